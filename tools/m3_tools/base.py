@@ -1,0 +1,198 @@
+"""What a tool is: a name, a description, typed arguments, and a result with two readers.
+
+The model reads `ToolResult.text`; the person sees `ToolResult.display`, which is data, so that sessions can store it and
+a replay can show it again. A tool never raises through the loop: `call_tool` turns every error into a result that says
+what to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class ToolError(Exception):
+    """A refusal or a failure that the model can act on; its text says what happened and what to do."""
+
+
+class ToolArgs(BaseModel):
+    """Base of every tool's arguments: unknown names are refused, so that a typo is reported and not ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextBlock:
+    """Plain text for the person, for instance the head of a file."""
+
+    text: str
+    title: str = ""
+    kind: Literal["text"] = "text"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DiffBlock:
+    """A unified diff of one file; `path` is relative to the work tree."""
+
+    path: str
+    diff: str
+    kind: Literal["diff"] = "diff"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommandBlock:
+    """A command that ran. `output` is the head and tail that the model saw; the whole text lies at `output_path`."""
+
+    command: str
+    exit_code: int | None
+    duration_s: float
+    output: str
+    output_path: str | None = None
+    kind: Literal["command"] = "command"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TestsBlock:
+    """Counts of a test run; `failures` are one line each."""
+
+    passed: int
+    failed: int
+    errors: int
+    skipped: int
+    duration_s: float
+    failures: tuple[str, ...] = ()
+    kind: Literal["tests"] = "tests"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TodoBlock:
+    """The task list: pairs of (state, text), state one of pending, active, done."""
+
+    items: tuple[tuple[str, str], ...]
+    kind: Literal["todo"] = "todo"
+
+
+DisplayBlock = TextBlock | DiffBlock | CommandBlock | TestsBlock | TodoBlock
+_BLOCK_TYPES: dict[str, type[Any]] = {
+    "text": TextBlock,
+    "diff": DiffBlock,
+    "command": CommandBlock,
+    "tests": TestsBlock,
+    "todo": TodoBlock,
+}
+
+
+def block_from_json(value: Mapping[str, Any]) -> DisplayBlock:
+    """The display block that `dataclasses.asdict` wrote; raises ValueError for an unknown kind."""
+    kind = value.get("kind")
+    if kind not in _BLOCK_TYPES:
+        raise ValueError(f"unknown display block {kind!r}")
+    fields = {k: _tuples(v) for k, v in value.items()}
+    block: DisplayBlock = _BLOCK_TYPES[str(kind)](**fields)
+    return block
+
+
+def _tuples(value: Any) -> Any:
+    """JSON lists as tuples, so that a block read back equals the block written."""
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolResult:
+    """What a call gave. `data` is for the program (for instance a TestReport); it is never shown or stored."""
+
+    text: str
+    display: tuple[DisplayBlock, ...] = ()
+    is_error: bool = False
+    data: Any = dataclasses.field(default=None, compare=False)
+
+
+@dataclasses.dataclass(kw_only=True)
+class ToolContext:
+    """What a tool may know: the work tree, where long output goes, and what was read so far.
+
+    `root` is absolute and resolved; no tool touches a path outside it. `read_hashes` maps a resolved path to the SHA-256
+    of the bytes last read or written, so that an edit of a file that changed in between is refused.
+    """
+
+    root: Path
+    spill_dir: Path
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    read_hashes: dict[Path, str] = dataclasses.field(default_factory=dict)
+    on_output: Callable[[str], None] | None = None
+
+
+A = TypeVar("A", bound=ToolArgs)
+
+
+class Tool(Generic[A]):
+    """One tool. Subclasses set the class fields and implement `run`."""
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    args_type: ClassVar[type[ToolArgs]]
+    read_only: ClassVar[bool] = True
+
+    async def run(self, args: A, context: ToolContext) -> ToolResult:
+        """Do the work. Raises ToolError for what the model can mend. Cancellation must leave nothing running."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolSpec:
+    """What a model is told of a tool: `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    def to_openai(self) -> dict[str, Any]:
+        """The tool in the form of the OpenAI chat API and of M3's chat template."""
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": dict(self.parameters)},
+        }
+
+
+def tool_spec(tool: Tool[Any]) -> ToolSpec:
+    """The tool's name, description and JSON schema, without the titles that pydantic adds (they only cost tokens)."""
+    return ToolSpec(
+        name=tool.name, description=tool.description, parameters=_without_titles(tool.args_type.model_json_schema())
+    )
+
+
+def _without_titles(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        is_properties = "properties" in schema and isinstance(schema["properties"], dict)
+        kept = {k: v for k, v in schema.items() if not (k == "title" and isinstance(v, str))}
+        return {
+            k: {name: _without_titles(s) for name, s in v.items()} if k == "properties" and is_properties else _without_titles(v)
+            for k, v in kept.items()
+        }
+    return [_without_titles(v) for v in schema] if isinstance(schema, list) else schema
+
+
+async def call_tool(tool: Tool[Any], arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+    """Check the arguments and run the tool; every failure becomes a result whose text says what to do."""
+    try:
+        args = tool.args_type.model_validate(arguments)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors())
+        names = ", ".join(tool.args_type.model_fields)
+        return ToolResult(text=f"{tool.name} was not run: {problems}. Its parameters are: {names}.", is_error=True)
+    try:
+        return await tool.run(args, context)
+    except ToolError as error:
+        return ToolResult(text=str(error), is_error=True)
+    except OSError as error:
+        return ToolResult(text=f"{tool.name} failed: {error.strerror or error} ({error.filename or ''})", is_error=True)
+
+
+def compact_json(value: Any) -> str:
+    """JSON on one line, non-ASCII kept."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
