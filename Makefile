@@ -1,0 +1,34 @@
+# The two commands of a fresh machine: `make demo` and `make test`. Both make the environment in .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: demo test lint types bench bench-heldout nano clean
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/ready  ## repair a bundled example with the embedded model, on a copy
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest -q -m 'not gpu and not weights and not slow'
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+bench: $(VENV)/ready
+	$(BIN)/python -m benchmarks.heldout run
+
+nano: ## train the embedded model anew (on a GPU machine)
+	training/run.sh
+
+clean:
+	rm -rf $(VENV) dist build

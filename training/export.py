@@ -1,0 +1,77 @@
+"""Make nano's checkpoint from trained weights: `python -m training.export weights.pt`.
+
+Writes MXFP8 tensors under the released names beside config.json. The index branch is not trained: its initial value copies
+the main branch (index head r = mean of group r's query heads, index key = mean of the key heads), which only matters for
+prompts longer than top_k * block_size tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from m3_model.checkpoint import write_checkpoint
+from m3_model.config import M3Config
+from torch import Tensor
+
+from training.train import NANO
+
+
+def released_tensors(weights: dict[str, Tensor], *, query_heads: int, kv_heads: int, head_dim: int, index_heads: int) -> dict[str, Tensor]:
+    """The trained tensors under M3's released names, float32."""
+    result: dict[str, Tensor] = {}
+    root = "language_model.model."
+    result[root + "embed_tokens.weight"] = weights["embedding"]
+    result[root + "norm.weight"] = weights["final_norm"]
+    layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("layers."))
+    for index in range(layers):
+        w = {name.split(".", 2)[2]: t.float() for name, t in weights.items() if name.startswith(f"layers.{index}.")}
+        layer = f"{root}layers.{index}."
+        result[layer + "input_layernorm.weight"] = w["input_norm"]
+        result[layer + "post_attention_layernorm.weight"] = w["post_norm"]
+        attention = layer + "self_attn."
+        for name in ("q", "k", "v", "o"):
+            result[f"{attention}{name}_proj.weight"] = w[name]
+        for name in ("q_norm", "k_norm"):
+            result[f"{attention}{name}.weight"] = w[name]
+        if "router" not in w:
+            for name in ("gate", "up", "down"):
+                result[f"{layer}mlp.{name}_proj.weight"] = w[name][0]
+            continue
+        groups = w["q"].view(index_heads, query_heads // index_heads, head_dim, -1)
+        result[attention + "index_q_proj.weight"] = groups.mean(1).flatten(0, 1)
+        result[attention + "index_k_proj.weight"] = w["k"].view(kv_heads, head_dim, -1).mean(0)
+        result[attention + "index_q_norm.weight"] = w["q_norm"]
+        result[attention + "index_k_norm.weight"] = w["k_norm"]
+        moe = layer + "block_sparse_moe."
+        result[moe + "gate.weight"] = w["router"]
+        result[moe + "e_score_correction_bias"] = w["router_bias"]
+        experts = len(w["gate"]) - 1
+        for expert in range(experts):
+            for released, name in (("w1", "gate"), ("w3", "up"), ("w2", "down")):
+                result[f"{moe}experts.{expert}.{released}.weight"] = w[name][expert]
+        for name in ("gate", "up", "down"):
+            result[f"{moe}shared_experts.{name}_proj.weight"] = w[name][experts]
+    return {name: tensor.float().contiguous() for name, tensor in result.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("--to", type=Path, default=NANO)
+    arguments = parser.parse_args()
+    config = M3Config.from_file(NANO / "config.json")
+    weights = torch.load(arguments.weights, map_location="cpu", weights_only=True)
+    tensors = released_tensors(
+        weights,
+        query_heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        index_heads=config.index_heads,
+    )
+    write_checkpoint(arguments.to, config, tensors)
+
+
+if __name__ == "__main__":
+    main()

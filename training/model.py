@@ -1,0 +1,210 @@
+"""Nano as it is trained: M3's text decoder written for speed on packed documents.
+
+The arithmetic is that of `m3_model.decoder` (a test compares the two after export); only its order differs. All experts are
+computed as one wide product and the unselected ones are multiplied by zero, which is exact and needs no dispatch. Prompts
+stay below top_k * block_size tokens, where block-sparse attention selects every visible block and equals dense attention,
+so attention is dense here and the index branch is not trained.
+
+Letters in names: T tokens of a pack, D hidden, H query heads, G key/value heads, E experts (the shared one last), F expert width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Sizes of a nano model, read from its config.json."""
+
+    vocab_size: int
+    hidden: int
+    layers: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    rope_theta: float
+    dense_width: int
+    experts: int
+    experts_per_token: int
+    expert_width: int
+    routed_scaling: float
+    swiglu_alpha: float
+    swiglu_limit: float
+    norm_eps: float
+
+    @classmethod
+    def from_config(cls, path: Path) -> Shape:
+        text = json.loads(path.read_text())["text_config"]
+        if text["moe_layer_freq"] != [0] + [1] * (text["num_hidden_layers"] - 1):
+            raise ValueError(f"{path}: the trainer expects one dense layer, then mixture-of-experts layers")
+        if text["shared_intermediate_size"] != text["intermediate_size"]:
+            raise ValueError(f"{path}: the wide product needs the shared expert as wide as a routed one")
+        return cls(
+            vocab_size=text["vocab_size"],
+            hidden=text["hidden_size"],
+            layers=text["num_hidden_layers"],
+            query_heads=text["num_attention_heads"],
+            kv_heads=text["num_key_value_heads"],
+            head_dim=text["head_dim"],
+            rotary_dim=text["rotary_dim"],
+            rope_theta=text["rope_theta"],
+            dense_width=text["dense_intermediate_size"],
+            experts=text["num_local_experts"],
+            experts_per_token=text["num_experts_per_tok"],
+            expert_width=text["intermediate_size"],
+            routed_scaling=text["routed_scaling_factor"],
+            swiglu_alpha=text["swiglu_alpha"],
+            swiglu_limit=text["swiglu_limit"],
+            norm_eps=text["rms_norm_eps"],
+        )
+
+
+def gemma_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMS norm with a (1 + weight) gain, computed in float32, in x's dtype."""
+    x32 = x.float()
+    return (x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + eps) * (1 + weight)).to(x.dtype)
+
+
+def rotate(x_THD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+    """Rotary embedding on the first 2R dimensions, pairs (i, i + R); the rest passes through."""
+    half = cos_TR.shape[-1]
+    a, b, rest = x_THD[..., :half], x_THD[..., half : 2 * half], x_THD[..., 2 * half :]
+    cos, sin = cos_TR[:, None], sin_TR[:, None]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
+
+
+def swiglu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
+    """M3's activation: the gate is clamped from above only, the linear side on both sides and shifted by one."""
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return gate * torch.sigmoid(alpha * gate) * (up + 1)
+
+
+def causal_attention(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor, starts: Tensor, longest: int) -> Tensor:
+    """Causal attention inside each document of a pack; `starts` holds the cumulative lengths, int32."""
+    if q_THD.is_cuda:
+        out: Tensor = torch.ops.aten._flash_attention_forward(
+            q_THD, k_TGD, v_TGD, starts, starts, longest, longest, 0.0, True, False, scale=q_THD.shape[-1] ** -0.5
+        )[0]
+        return out
+    pieces = []
+    for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        q, k, v = (x[begin:end].transpose(0, 1)[None] for x in (q_THD, k_TGD, v_TGD))
+        pieces.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1))
+    return torch.cat(pieces)
+
+
+def _matrix(*shape: int) -> nn.Parameter:
+    """A matrix, or a stack of matrices, with rows as outputs; the standard deviation keeps the variance of the input."""
+    return nn.Parameter(torch.randn(*shape) * shape[-1] ** -0.5)
+
+
+class Layer(nn.Module):
+    """One decoder layer. `before` and `after` are compiled; attention runs between them."""
+
+    def __init__(self, shape: Shape, dense: bool):
+        super().__init__()
+        self.shape, self.dense = shape, dense
+        s = shape
+        self.input_norm = nn.Parameter(torch.zeros(s.hidden))
+        self.post_norm = nn.Parameter(torch.zeros(s.hidden))
+        self.q_norm = nn.Parameter(torch.zeros(s.head_dim))
+        self.k_norm = nn.Parameter(torch.zeros(s.head_dim))
+        self.q = _matrix(s.query_heads * s.head_dim, s.hidden)
+        self.k = _matrix(s.kv_heads * s.head_dim, s.hidden)
+        self.v = _matrix(s.kv_heads * s.head_dim, s.hidden)
+        self.o = nn.Parameter(torch.zeros(s.hidden, s.query_heads * s.head_dim))
+        width, count = (s.dense_width, 1) if dense else (s.expert_width, s.experts + 1)
+        self.gate = _matrix(count, width, s.hidden)
+        self.up = _matrix(count, width, s.hidden)
+        self.down = nn.Parameter(torch.zeros(count, s.hidden, width))
+        if not dense:
+            self.router = nn.Parameter(torch.randn(s.experts, s.hidden) * s.hidden**-0.5)
+            self.register_buffer("router_bias", torch.zeros(s.experts))
+
+    def before(self, x_TD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Normalised, rotated queries and keys, and values."""
+        s = self.shape
+        h = gemma_norm(x_TD, self.input_norm, s.norm_eps)
+        weight = torch.cat([self.q, self.k, self.v]).to(h.dtype)
+        q, k, v = (h @ weight.T).view(len(h), -1, s.head_dim).split([s.query_heads, s.kv_heads, s.kv_heads], dim=1)
+        q = rotate(gemma_norm(q, self.q_norm, s.norm_eps).float(), cos_TR, sin_TR).to(h.dtype)
+        k = rotate(gemma_norm(k, self.k_norm, s.norm_eps).float(), cos_TR, sin_TR).to(h.dtype)
+        return q, k, v.contiguous()
+
+    def after(self, x_TD: Tensor, attended_THD: Tensor) -> tuple[Tensor, Tensor]:
+        """The layer's output, and how many tokens each routed expert took (float32 [E - 1]; empty if dense)."""
+        s = self.shape
+        x_TD = x_TD + attended_THD.flatten(1) @ self.o.to(x_TD.dtype).T
+        h = gemma_norm(x_TD, self.post_norm, s.norm_eps)
+        gate, up = (h @ w.flatten(0, 1).to(h.dtype).T for w in (self.gate, self.up))
+        act = swiglu(gate, up, s.swiglu_alpha, s.swiglu_limit)
+        load = x_TD.new_zeros(0, dtype=torch.float32)
+        if not self.dense:
+            weights, load = self.route(h)
+            act = (act.view(len(h), s.experts + 1, s.expert_width) * weights[:, :, None].to(h.dtype)).flatten(1)
+        down = self.down.permute(1, 0, 2).flatten(1).to(h.dtype)
+        return x_TD + act @ down.T, load
+
+    def route(self, h_TD: Tensor) -> tuple[Tensor, Tensor]:
+        """Expert weights [T, E] in float32, zero for unselected experts and one for the shared one; and the loads."""
+        s = self.shape
+        scores = torch.sigmoid(h_TD.float() @ self.router.T)
+        chosen = (scores + self.router_bias).topk(s.experts_per_token, dim=-1).indices
+        mask = torch.zeros_like(scores).scatter_(1, chosen, 1.0)
+        kept = scores * mask
+        weights = s.routed_scaling * kept / kept.sum(-1, keepdim=True)
+        return torch.cat([weights, torch.ones_like(weights[:, :1])], dim=1), mask.sum(0)
+
+
+class TrainedNano(nn.Module):
+    """The decoder with tied embeddings; forward gives the hidden states after the final norm."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Parameter(torch.randn(shape.vocab_size, shape.hidden) * 0.02)
+        self.layers = nn.ModuleList(Layer(shape, dense=index == 0) for index in range(shape.layers))
+        self.final_norm = nn.Parameter(torch.zeros(shape.hidden))
+
+    def compile_layers(self) -> None:
+        """Compile the two halves of every layer; one compilation serves all layers of a kind."""
+        for layer in self.layers:
+            layer.before = torch.compile(layer.before, dynamic=False)  # type: ignore[method-assign]
+            layer.after = torch.compile(layer.after, dynamic=False)  # type: ignore[method-assign]
+
+    def angles(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+        half = self.shape.rotary_dim // 2
+        frequency = self.shape.rope_theta ** (-torch.arange(half, device=positions_T.device) / half)
+        angle = positions_T[:, None].float() * frequency
+        return angle.cos(), angle.sin()
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor, starts: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        """Hidden states [T, D], and the experts' loads [mixture layers, experts]. Computes in the embedding's cast dtype."""
+        dtype = torch.bfloat16 if ids_T.is_cuda else torch.float32
+        x = F.embedding(ids_T, self.embedding).to(dtype)
+        cos, sin = self.angles(positions_T)
+        loads = []
+        for layer in self.layers:
+            q, k, v = layer.before(x, cos, sin)
+            x, load = layer.after(x, causal_attention(q, k, v, starts, longest))
+            if load.numel():
+                loads.append(load)
+        return gemma_norm(x, self.final_norm, self.shape.norm_eps), torch.stack(loads)
+
+    def logits(self, hidden_TD: Tensor) -> Tensor:
+        return hidden_TD @ self.embedding.to(hidden_TD.dtype).T
+
+    @torch.no_grad()
+    def balance(self, loads: Tensor, rate: float) -> None:
+        """Move each layer's selection bias towards equal loads; it never enters the expert weights."""
+        mixtures = [layer for layer in self.layers if not layer.dense]
+        for layer, load in zip(mixtures, loads, strict=True):
+            layer.router_bias += rate * torch.sign(load.mean() - load)

@@ -1,0 +1,341 @@
+"""Train nano: `python -m training.train --out DIR`, on as many GPUs as the machine has, for a given number of minutes.
+
+One process a GPU. Each starts its data workers before it touches CUDA, because they are forked and share the parsed sources.
+The learning rate follows the clock, not the step count: warm-up, constant, then linear to zero over the last part, so a
+run always ends decayed. The log (JSON lines) and the weights land in DIR; `training.export` makes the checkpoint from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pickle
+import queue
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from training.model import Shape, TrainedNano
+from training.optimizer import Muon, split_parameters
+
+NANO = Path(__file__).parent.parent / "model" / "m3_model" / "nano"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """What a run is; the defaults are the shipped model's."""
+
+    out: Path
+    corpus: Path
+    """What `training.prepare` wrote: the parsed units of all sources."""
+    minutes: float = 20.0
+    tokens_per_step: int = 131_072
+    """Per GPU."""
+    muon_lr: float = 0.02
+    adam_lr: float = 2e-3
+    warmup_steps: int = 100
+    decay_share: float = 0.5
+    """The last share of the time, over which the learning rate falls to zero."""
+    code_weight: float = 0.3
+    """Loss weight of code tokens in the prompt; falls to `code_weight_end` over the decay."""
+    code_weight_end: float = 0.03
+    balance_rate: float = 1e-3
+    workers: int = 14
+    """Data processes per GPU."""
+    seed: int = 1
+    log_every: int = 100
+    eval_every_s: float = 180.0
+    start_from: Path | None = None
+    """Weights of an earlier run to go on from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pack:
+    """Documents laid end to end. `weights` holds a class a token: 0 no loss, 1 target, 2 code of the prompt."""
+
+    ids: np.ndarray[Any, np.dtype[np.uint16]]
+    weights: np.ndarray[Any, np.dtype[np.uint8]]
+    starts: np.ndarray[Any, np.dtype[np.int32]]
+
+
+def pack_documents(documents: Iterator[tuple[np.ndarray, np.ndarray]], tokens: int) -> Iterator[Pack]:
+    """Fixed-size packs; the document at the end of a pack is cut. A document never attends to another."""
+    while True:
+        ids = np.zeros(tokens, np.uint16)
+        weights = np.zeros(tokens, np.uint8)
+        starts, at = [0], 0
+        while at < tokens:
+            document_ids, document_weights = next(documents)
+            count = min(len(document_ids), tokens - at)
+            ids[at : at + count] = document_ids[:count]
+            weights[at : at + count] = document_weights[:count]
+            at += count
+            starts.append(at)
+        yield Pack(ids, weights, np.asarray(starts, np.int32))
+
+
+def _work(corpus: Any, seed: int, tokens: int, packs: mp.Queue) -> None:
+    """A data process: endless packs of fresh examples."""
+    from training.conversations import training_documents
+
+    torch.set_num_threads(1)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    for pack in pack_documents(training_documents(corpus, seed), tokens):
+        packs.put((pack.ids, pack.weights, pack.starts))
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """A pack on the device, with next-token targets. The last token of a document has no target."""
+
+    ids: Tensor
+    targets: Tensor
+    classes: Tensor
+    positions: Tensor
+    starts: Tensor
+    longest: int
+
+
+def to_batch(pack: Pack, device: torch.device) -> Batch:
+    ids = torch.from_numpy(pack.ids.astype(np.int64))
+    classes = torch.from_numpy(pack.weights)
+    starts = torch.from_numpy(pack.starts)
+    lengths = starts.diff()
+    positions = torch.arange(len(ids)) - torch.repeat_interleave(starts[:-1], lengths)
+    targets, next_classes = torch.zeros_like(ids), torch.zeros_like(classes)
+    targets[:-1], next_classes[:-1] = ids[1:], classes[1:]
+    next_classes[starts[1:].long() - 1] = 0
+    tensors = [ids, targets, next_classes, positions, starts]
+    if device.type == "cuda":
+        tensors = [t.pin_memory().to(device, non_blocking=True) for t in tensors]
+    return Batch(*tensors, longest=int(lengths.max()))
+
+
+class Feed:
+    """Packs from the workers, moved to the device one step ahead by a thread."""
+
+    def __init__(self, packs: mp.Queue, device: torch.device):
+        self.packs, self.device = packs, device
+        self.ready: queue.Queue[Batch] = queue.Queue(maxsize=3)
+        threading.Thread(target=self._fill, daemon=True).start()
+
+    def _fill(self) -> None:
+        while True:
+            self.ready.put(to_batch(Pack(*self.packs.get()), self.device))
+
+    def next(self) -> Batch:
+        return self.ready.get()
+
+
+def weighted_loss(
+    hidden_TD: Tensor, embedding: Tensor, targets: Tensor, classes: Tensor, code_weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Weighted mean loss, and [sum target nll, targets, sum code nll, codes] for the log."""
+    logits = (hidden_TD @ embedding.to(hidden_TD.dtype).T).float()
+    nll = F.cross_entropy(logits, targets, reduction="none")
+    is_target, is_code = (classes == 1).float(), (classes == 2).float()
+    weight = is_target + code_weight * is_code
+    stats = torch.stack([(nll * is_target).sum(), is_target.sum(), (nll * is_code).sum(), is_code.sum()])
+    return (nll * weight).sum() / weight.sum().clamp(min=1), stats.detach()
+
+
+@torch.no_grad()
+def evaluate(model: TrainedNano, documents: list[tuple[np.ndarray, np.ndarray]], labels: Tensor, device: torch.device) -> dict[str, float]:
+    """Held-out documents with one target each, teacher forced: mean nll, exact share (greedy), and line right."""
+    total = {"nll": 0.0, "tokens": 0.0, "exact": 0.0, "line": 0.0, "documents": 0.0}
+    size = 256
+    for at in range(0, len(documents), size):
+        chosen = documents[at : at + size]
+        starts = np.cumsum([0, *(len(ids) for ids, _ in chosen)]).astype(np.int32)
+        batch = to_batch(Pack(np.concatenate([i for i, _ in chosen]), np.concatenate([w for _, w in chosen]), starts), device)
+        hidden, _ = model(batch.ids, batch.positions, batch.starts, batch.longest)
+        rows = (batch.classes == 1).nonzero()[:, 0]
+        logits = model.logits(hidden[rows]).float()
+        targets = batch.targets[rows]
+        right = logits.argmax(-1) == targets
+        document = torch.bucketize(rows, batch.starts[1:].long(), right=True)
+        wrong = torch.zeros(len(chosen), device=device).index_add_(0, document, (~right).float())
+        is_label = torch.isin(targets, labels)
+        line_wrong = torch.zeros(len(chosen), device=device).index_add_(0, document, (~right & is_label).float())
+        total["nll"] += float(F.cross_entropy(logits, targets, reduction="sum"))
+        total["tokens"] += len(rows)
+        total["exact"] += float((wrong == 0).sum())
+        total["line"] += float((line_wrong == 0).sum())
+        total["documents"] += len(chosen)
+    count = total["documents"]
+    return {"nll": total["nll"] / total["tokens"], "exact": total["exact"] / count, "line": total["line"] / count}
+
+
+def learning_rate_factor(step: int, fraction: float, config: TrainConfig) -> float:
+    """Warm-up by step, decay by the share of the time that has passed."""
+    left = max(0.0, 1.0 - fraction)
+    return min(1.0, (step + 1) / config.warmup_steps) * min(1.0, left / config.decay_share)
+
+
+def average_gradients(parameters: list[nn.Parameter]) -> None:
+    """The mean of all ranks' gradients, in one collective."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    at = 0
+    for g in gradients:
+        g.copy_(flat[at : at + g.numel()].view_as(g))
+        at += g.numel()
+
+
+def train(rank: int, world: int, config: TrainConfig) -> None:
+    """One rank's run."""
+    corpus = pickle.loads(config.corpus.read_bytes())
+    context = mp.get_context("fork")
+    packs = context.Queue(maxsize=8)
+    for worker in range(config.workers):
+        seed = config.seed * 1_000_003 + rank * config.workers + worker
+        context.Process(target=_work, args=(corpus, seed, config.tokens_per_step, packs), daemon=True).start()
+
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    torch.set_float32_matmul_precision("high")
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29511")
+    dist.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=world)
+    clock = dist.new_group(backend="gloo")
+
+    from training.conversations import evaluation_documents, label_ids
+
+    torch.manual_seed(config.seed)
+    random.seed(config.seed)
+    model = TrainedNano(Shape.from_config(NANO / "config.json"))
+    if config.start_from:
+        model.load_state_dict({k: v.float() for k, v in torch.load(config.start_from, map_location="cpu").items()})
+    model.to(device)
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, 0)
+    uncompiled = [(layer.before, layer.after) for layer in model.layers]
+    loss_function = weighted_loss
+    if cuda:
+        model.compile_layers()
+        loss_function = torch.compile(weighted_loss, dynamic=False)
+    compiled = [(layer.before, layer.after) for layer in model.layers]
+    matrices, rest = split_parameters(model)
+    muon = Muon(matrices)
+    adam = torch.optim.AdamW(rest, lr=config.adam_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=cuda)
+    held_out = evaluation_documents(corpus, 2000) if rank == 0 else []
+    labels = torch.tensor(label_ids(), device=device)
+    feed = Feed(packs, device)
+
+    config.out.mkdir(parents=True, exist_ok=True)
+    log = (config.out / "log.jsonl").open("a") if rank == 0 else None
+
+    def write(**values: Any) -> None:
+        if log:
+            log.write(json.dumps(values) + "\n")
+            log.flush()
+            print(json.dumps(values), flush=True)
+
+    def save() -> None:
+        if rank == 0:
+            torch.save({k: v.bfloat16() if v.ndim >= 2 and "router" not in k else v for k, v in model.state_dict().items()}, config.out / "weights.pt")
+
+    def measure() -> dict[str, float]:
+        for layer, halves in zip(model.layers, uncompiled, strict=True):
+            layer.before, layer.after = halves
+        result = evaluate(model, held_out, labels, device) if rank == 0 else {}
+        for layer, halves in zip(model.layers, compiled, strict=True):
+            layer.before, layer.after = halves
+        return result
+
+    started = time.monotonic()
+    last_eval, last_log, waited = started, started, 0.0
+    stats = torch.zeros(4, device=device)
+    step, fraction = 0, 0.0
+    while True:
+        now = torch.tensor([(time.monotonic() - started) / (60 * config.minutes)])
+        dist.broadcast(now, 0, group=clock)
+        fraction = float(now)
+        if fraction >= 1:
+            break
+        factor = learning_rate_factor(step, fraction, config)
+        decayed = min(1.0, max(0.0, (fraction - 1 + config.decay_share) / config.decay_share))
+        code_weight = config.code_weight + decayed * (config.code_weight_end - config.code_weight)
+        at = time.monotonic()
+        batch = feed.next()
+        waited += time.monotonic() - at
+        hidden, loads = model(batch.ids, batch.positions, batch.starts, batch.longest)
+        loss, step_stats = loss_function(
+            hidden, model.embedding, batch.targets, batch.classes, torch.tensor(code_weight, device=device)
+        )
+        loss.backward()
+        if world > 1:
+            average_gradients([*matrices, *rest])
+            dist.all_reduce(loads)
+        muon.step(config.muon_lr * factor)
+        for group in adam.param_groups:
+            group["lr"] = config.adam_lr * factor
+        adam.step()
+        model.zero_grad(set_to_none=True)
+        model.balance(loads, config.balance_rate * factor)
+        stats += step_stats
+        step += 1
+        if step % config.log_every == 0:
+            target_nll, targets, code_nll, codes = stats.tolist()
+            elapsed = time.monotonic() - last_log
+            write(
+                step=step,
+                seconds=round(time.monotonic() - started, 1),
+                tokens=step * config.tokens_per_step * world,
+                lr_factor=round(factor, 3),
+                target_loss=round(target_nll / max(targets, 1), 4),
+                code_loss=round(code_nll / max(codes, 1), 4),
+                target_share=round(targets / (config.log_every * config.tokens_per_step), 4),
+                tokens_per_s=round(config.log_every * config.tokens_per_step * world / elapsed),
+                waited_share=round(waited / elapsed, 3),
+                load_spread=round(float((loads / loads.sum(1, keepdim=True)).std(1).max()), 4),
+            )
+            stats.zero_()
+            last_log, waited = time.monotonic(), 0.0
+            due = torch.tensor([float(last_log - last_eval > config.eval_every_s)])
+            dist.broadcast(due, 0, group=clock)
+            if due:
+                write(step=step, held_out=measure())
+                save()
+                last_eval = last_log = time.monotonic()
+    write(step=step, seconds=round(time.monotonic() - started, 1), final=measure())
+    save()
+    dist.barrier()
+    os._exit(0)  # the data processes wait on a full queue and would keep the rank alive
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=TrainConfig.minutes)
+    parser.add_argument("--tokens-per-step", type=int, default=TrainConfig.tokens_per_step)
+    parser.add_argument("--workers", type=int, default=TrainConfig.workers)
+    parser.add_argument("--seed", type=int, default=TrainConfig.seed)
+    parser.add_argument("--log-every", type=int, default=TrainConfig.log_every)
+    parser.add_argument("--start-from", type=Path)
+    config = TrainConfig(**vars(parser.parse_args()))
+    world = max(1, torch.cuda.device_count())
+    if world == 1:
+        train(0, 1, config)
+    else:
+        mp.spawn(train, args=(world, config), nprocs=world)
+
+
+if __name__ == "__main__":
+    main()
