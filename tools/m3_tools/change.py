@@ -1,0 +1,46 @@
+"""Put changed bytes into the work tree and say what happened: the same end for edit, edit_line and write."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from m3_tools.base import DiffBlock, ToolContext, ToolError, ToolResult
+from m3_tools.files import remember, write_atomic
+from m3_tools.symbols import new_syntax_error
+from m3_tools.text import Text, is_binary, shown
+
+
+def apply_change(
+    context: ToolContext, path: Path, name: str, before: bytes | None, after: bytes, said: str
+) -> ToolResult:
+    """Write `after` and report `said`, the diff, and a syntax error if the change brought one.
+
+    `before` is None for a file that is new. Raises ToolError if the change changes nothing.
+    """
+    if before == after:
+        raise ToolError(f"Nothing was changed: {name} already reads like that.")
+    write_atomic(path, after)
+    remember(context, path, after)
+    error = new_syntax_error(name, before or b"", after)
+    text = said if error is None else f"{said}\nThis made a syntax error at L{error[0]}|: {error[1]}"
+    return ToolResult(text=text, display=(DiffBlock(path=name, diff=unified_diff(name, before, after)),))
+
+
+def unified_diff(name: str, before: bytes | None, after: bytes) -> str:
+    """The change for a person to read; not for patch, since control characters are shown as symbols."""
+    if is_binary(before or b"") or is_binary(after):
+        return "(binary)"
+    rows = difflib.unified_diff(
+        _rows(before or b""), _rows(after), "/dev/null" if before is None else f"a/{name}", f"b/{name}", lineterm=""
+    )
+    return "\n".join(rows)
+
+
+def _rows(data: bytes) -> list[str]:
+    source = Text.decode(data)
+    lines = source.lines()
+    rows = [shown(source.text[line.start : line.end]) + ("␍" if line.ending == "\r\n" else "") for line in lines]
+    if lines and not lines[-1].ending:
+        rows[-1] += "\n\\ No newline at end of file"
+    return rows

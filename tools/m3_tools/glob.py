@@ -1,0 +1,53 @@
+"""The `glob` tool: files by name."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pathspec import GitIgnoreSpec
+from pydantic import Field
+
+from m3_tools.base import TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
+from m3_tools.paths import relative_name, resolve_inside
+from m3_tools.ripgrep import list_files
+
+MAX_FILES = 1000
+
+
+class GlobArgs(ToolArgs):
+    pattern: str = Field(description="as in .gitignore: *.py at any depth, src/**/*.ts from the root")
+    path: str = Field(default=".", description="folder to search, relative to the repository")
+    include_ignored: bool = Field(default=False, description="also files that .gitignore leaves out")
+
+
+class GlobTool(Tool[GlobArgs]):
+    name: ClassVar[str] = "glob"
+    description: ClassVar[str] = (
+        "List files whose path matches a pattern, sorted by path. Ignored files are left out unless asked for. "
+        f"At most {MAX_FILES} are listed; more are counted."
+    )
+    args_type: ClassVar[type[ToolArgs]] = GlobArgs
+
+    async def run(self, args: GlobArgs, context: ToolContext) -> ToolResult:
+        folder = resolve_inside(context.root, args.path)
+        if not folder.is_dir():
+            raise ToolError(f"{args.path} is not a folder.")
+        matches = path_matcher(args.pattern)
+        files = await list_files(context, folder, include_ignored=args.include_ignored)
+        names = [relative_name(context.root, f) for f in files if matches.match_file(f.relative_to(folder).as_posix())]
+        if not names:
+            hint = "" if args.include_ignored else " (ignored files were not looked at)"
+            return ToolResult(text=f"No file in {args.path} matches {args.pattern}{hint}.")
+        more = [f"({len(names) - MAX_FILES:,} more files)"] if len(names) > MAX_FILES else []
+        text = "\n".join([*names[:MAX_FILES], *more])
+        return ToolResult(text=text, display=(TextBlock(text=text, title=f"{len(names)} files"),))
+
+
+def path_matcher(pattern: str) -> GitIgnoreSpec:
+    """A matcher of relative paths for one pattern in the syntax of .gitignore. Raises ToolError if it means nothing."""
+    if not pattern.strip() or pattern.lstrip().startswith(("#", "!")) or "\0" in pattern:
+        raise ToolError(f"{pattern!r} is not a file pattern. Examples: *.py, src/**/*.ts, tests/")
+    try:
+        return GitIgnoreSpec.from_lines([pattern.removeprefix("./")])
+    except ValueError as error:
+        raise ToolError(f"{pattern!r} is not a file pattern: {error}") from None

@@ -1,0 +1,56 @@
+"""Which paths a tool may touch: names are resolved first and judged afterwards.
+
+Not covered: a folder that another process swaps for a symlink between the judgement and the use. The sandbox is the
+boundary; this keeps an honest program and a mistaken model inside the work tree.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from m3_tools.base import ToolError
+
+PROTECTED = frozenset({".git", ".m3"})
+
+
+def resolve_inside(root: Path, path: str) -> Path:
+    """The real path that `path` names, every symlink followed; it need not exist.
+
+    `path` is relative to `root` or absolute. Raises ToolError if it is empty, holds a NUL, or leads out of `root`.
+    """
+    if not path.strip():
+        raise ToolError("The path is empty. Give a path relative to the repository, for instance src/app.py.")
+    if "\0" in path:
+        raise ToolError("The path holds a NUL character; no file can have that name.")
+    try:
+        real_root = os.path.realpath(root)
+        real = os.path.realpath(os.path.join(real_root, path))
+    except (OSError, UnicodeEncodeError, ValueError) as error:
+        raise ToolError(f"{printable(path)} is not a usable path: {error}") from error
+    if real != real_root and os.path.commonpath([real_root, real]) != real_root:
+        raise ToolError(f"{printable(path)} leads outside the repository. Only files inside it can be used.")
+    return Path(real)
+
+
+def resolve_for_writing(root: Path, path: str) -> Path:
+    """Like `resolve_inside`, but also refuses the root itself and what git and m3 keep for themselves."""
+    real = resolve_inside(root, path)
+    parts = real.relative_to(os.path.realpath(root)).parts
+    if not parts:
+        raise ToolError("The path is the repository itself; give the path of a file in it.")
+    kept = next((p for p in parts if p.lower() in PROTECTED), None)
+    if kept is not None:
+        raise ToolError(f"{printable(path)} lies in {kept}, which tools do not write to.")
+    return real
+
+
+def relative_name(root: Path, path: Path) -> str:
+    """`path` as the model sees it: relative to the root, with forward slashes."""
+    return printable(path.relative_to(os.path.realpath(root)).as_posix())
+
+
+def printable(name: str) -> str:
+    """A file name on one line and in valid Unicode; what cannot be shown as itself is escaped."""
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,223 @@
+"""Run one command so that it can neither wait for a person, nor outlive its call, nor fill the memory.
+
+The command gets a session of its own, no stdin and no terminal. The call returns when the command exits, even if a child
+still holds the pipe, and by then everything that the command started has been killed, children that made themselves a new
+session included: they are found by their parents and by a token in their environment.
+
+Not covered: a child that clears its environment and detaches from its parents. The sandbox's process namespace ends those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import re
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from m3_tools.base import ToolError
+from m3_tools.output import Output
+
+_TOKEN = "M3_PROCESS_TOKEN"
+_DRAIN_S = 0.2
+_TERM_GRACE_S = 1.0
+_KILL_ROUNDS = 50
+_QUIET = {
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "MANPAGER": "cat",
+    "SYSTEMD_PAGER": "cat",
+    "EDITOR": "true",
+    "VISUAL": "true",
+    "GIT_EDITOR": "true",
+    "GIT_SEQUENCE_EDITOR": "true",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
+    "SSH_ASKPASS_REQUIRE": "never",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "PIP_NO_INPUT": "1",
+    "CI": "1",
+    "NO_COLOR": "1",
+    "TERM": "dumb",
+    "PYTHONUNBUFFERED": "1",
+}
+_SECRET = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY|PRIVATE_KEY)(_|$)", re.IGNORECASE
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessResult:
+    """How a command ended. `exit_code` is None after a timeout, and minus the signal's number after a signal.
+
+    `text` is head and tail for the model, `head` the first bytes as they came, `output_path` the whole output if it was
+    longer. `stopped` names what was still running when the command itself was over.
+    """
+
+    exit_code: int | None
+    timed_out: bool
+    duration_s: float
+    text: str
+    head: bytes
+    output_bytes: int
+    output_path: Path | None
+    stopped: tuple[str, ...]
+
+
+def child_environment(given: Mapping[str, str], changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a command: `given`, or the caller's own without credentials if that is empty; then settings that
+    keep programs from waiting for a person; then `changes`."""
+    base = dict(given) or {k: v for k, v in os.environ.items() if not _SECRET.search(k)}
+    return {**base, **_QUIET, **(changes or {})}
+
+
+async def run_process(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    spill_dir: Path | None = None,
+    head_bytes: int = 12_000,
+    tail_bytes: int = 18_000,
+    on_output: Callable[[str], None] | None = None,
+) -> ProcessResult:
+    """Run `argv` and wait until it exits or `timeout_s` is over. Nothing of it runs afterwards, cancelled or not.
+
+    stdout and stderr come as one stream. Raises ToolError if the command cannot be started.
+    """
+    token = secrets.token_hex(16)
+    output = Output(spill_dir, head_bytes, tail_bytes, on_output)
+    read_end, write_end = os.pipe()
+    started = time.monotonic()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            cwd=cwd,
+            env={**environment, _TOKEN: token},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=write_end,
+            stderr=write_end,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        os.close(read_end)
+        reason = getattr(error, "strerror", None) or error
+        raise ToolError(f"{argv[0]} could not be started: {reason}.") from None
+    finally:
+        os.close(write_end)
+    pipe = _Pipe(read_end, output)
+    timed_out, stopped = False, []
+    try:
+        try:
+            await asyncio.wait_for(process.wait(), timeout_s)
+        except TimeoutError:
+            timed_out = True
+            await _terminate(process, token)
+        stopped = [_describe(p) for p in _tree(process.pid, token) if p.pid != process.pid]
+    finally:
+        # No await before the kill: a cancellation that arrives here must still leave nothing running.
+        _kill(process.pid, token)
+        pipe.close()
+        output.close()
+        if process.returncode is None:
+            await asyncio.shield(process.wait())
+    return ProcessResult(
+        exit_code=None if timed_out else process.returncode,
+        timed_out=timed_out,
+        duration_s=time.monotonic() - started,
+        text=output.text(),
+        head=output.head,
+        output_bytes=output.total_bytes,
+        output_path=output.path,
+        stopped=() if timed_out else tuple(stopped),
+    )
+
+
+class _Pipe:
+    """Feeds the output from a pipe while the event loop runs, and drains what is left when it is closed."""
+
+    def __init__(self, descriptor: int, output: Output):
+        self._descriptor, self._output, self._loop = descriptor, output, asyncio.get_running_loop()
+        os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self._read)
+
+    def _read(self) -> bool:
+        try:
+            chunk = os.read(self._descriptor, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._loop.remove_reader(self._descriptor)
+            return False
+        self._output.add(chunk)
+        return True
+
+    def close(self) -> None:
+        deadline = time.monotonic() + _DRAIN_S
+        while self._read() and time.monotonic() < deadline:
+            pass
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+
+
+async def _terminate(process: asyncio.subprocess.Process, token: str) -> None:
+    """Ask the whole tree to end and give it a moment."""
+    for member in _tree(process.pid, token):
+        with contextlib.suppress(psutil.Error):
+            member.send_signal(signal.SIGTERM)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(process.wait()), _TERM_GRACE_S)
+
+
+def _kill(pid: int, token: str) -> None:
+    """Kill the whole tree. Everything is frozen first, so that nothing can fork while it is being killed."""
+    for _ in range(_KILL_ROUNDS):
+        members = _tree(pid, token)
+        if not members:
+            return
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for member in members:
+                with contextlib.suppress(psutil.Error):
+                    member.send_signal(number)
+        time.sleep(0.005)
+
+
+def _tree(pid: int, token: str) -> list[psutil.Process]:
+    """Every live process that the command started: of its session, descended from it, or carrying its token."""
+    found: dict[int, psutil.Process] = {}
+    children: dict[int, list[int]] = {}
+    for process, parent in _processes():
+        children.setdefault(parent, []).append(process.pid)
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == pid or process.environ().get(_TOKEN) == token:
+                found[process.pid] = process
+    pending = [pid, *found]
+    while pending:
+        for child in children.get(pending.pop(), []):
+            if child not in found:
+                with contextlib.suppress(psutil.Error):
+                    found[child] = psutil.Process(child)
+                    pending.append(child)
+    return list(found.values())
+
+
+def _processes() -> Iterator[tuple[psutil.Process, int]]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                yield process, process.ppid()
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} {' '.join(process.cmdline())[:120]}"
+    except psutil.Error:
+        return str(process.pid)

@@ -1,0 +1,180 @@
+"""What a test run tells its observer: one JSON object a line, written as things happen, so that a killed run loses nothing.
+
+This folder is put on the path of the *tested* repository's Python. Its files use the standard library alone, import nothing
+of the tools, and run on Python 3.8 and later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+_NOT_OURS = {"site-packages", "dist-packages", "node_modules", ".venv", "venv", ".tox", ".nox", ".m3", ".git"}
+_FUNCTION_CODE = 0x1  # CO_OPTIMIZED: set for functions, not for modules and class bodies
+MAX_TRACED_FAILURES = 50
+SETTINGS = ("M3_TEST_RECORD", "M3_TEST_ROOT", "M3_TEST_TRACE", "M3_TEST_DEADLINE_S")
+
+
+def take_settings() -> dict[str, str]:
+    """The observer's settings, removed from the environment so that tests and their children do not see them."""
+    settings = {name: os.environ.pop(name) for name in SETTINGS if name in os.environ}
+    original = os.environ.pop("M3_TEST_PYTHONPATH", None)
+    if original is not None:
+        if original:
+            os.environ["PYTHONPATH"] = original
+        else:
+            os.environ.pop("PYTHONPATH", None)
+    return settings
+
+
+class Recorder:
+    """Writes events to the record file and, if asked, traces which functions each test executes."""
+
+    def __init__(self, settings: dict[str, str]):
+        self.settings = settings
+        self.root = os.path.realpath(settings["M3_TEST_ROOT"])
+        self._file = os.open(settings["M3_TEST_RECORD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._names: dict[str, str | None] = {}
+        self.tracer = Tracer(self) if settings.get("M3_TEST_TRACE") == "1" else None
+        self.current = ""
+        self.failed: set[str] = set()
+
+    def write(self, event: str, **fields: Any) -> None:
+        os.write(self._file, (json.dumps({"event": event, **fields}) + "\n").encode("utf-8", "backslashreplace"))
+
+    def name_inside(self, filename: str) -> str | None:
+        """The file relative to the root if it is the repository's own code, else None."""
+        if filename not in self._names:
+            real = os.path.realpath(filename)
+            name = (
+                os.path.relpath(real, self.root).replace(os.sep, "/") if real.startswith(self.root + os.sep) else None
+            )
+            self._names[filename] = None if name is None or _NOT_OURS.intersection(name.split("/")) else name
+        return self._names[filename]
+
+    def frames(self, traceback: types.TracebackType | None) -> list[tuple[str, int, str]]:
+        """(file, line, function) of the frames inside the root, innermost last."""
+        found = []
+        while traceback is not None:
+            name = self.name_inside(traceback.tb_frame.f_code.co_filename)
+            if name is not None:
+                found.append((name, traceback.tb_lineno, traceback.tb_frame.f_code.co_name))
+            traceback = traceback.tb_next
+        return found
+
+    @contextlib.contextmanager
+    def test(self, test_id: str) -> Iterator[None]:
+        """Around one test: names it in case the run is killed, and traces it."""
+        self.current = test_id
+        if self.tracer is not None:
+            self.tracer.start()
+        try:
+            yield
+        finally:
+            if self.tracer is not None:
+                self.tracer.stop(test_id, test_id in self.failed)
+            self.current = ""
+
+    def watch_deadline(self) -> None:
+        """Shortly before the observer's deadline, record where the main thread is. Only if nobody else uses the alarm."""
+        seconds = float(self.settings.get("M3_TEST_DEADLINE_S", "0"))
+        if seconds <= 0 or threading.current_thread() is not threading.main_thread():
+            return
+        if hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+            signal.signal(signal.SIGALRM, self._record_hang)
+            signal.setitimer(signal.ITIMER_REAL, max(0.05, seconds - min(0.5, seconds / 5)))
+
+    def _record_hang(self, number: int, frame: types.FrameType | None) -> None:
+        found = []
+        while frame is not None:
+            name = self.name_inside(frame.f_code.co_filename)
+            if name is not None:
+                found.append((name, frame.f_lineno, frame.f_code.co_name))
+            frame = frame.f_back
+        if self.current:
+            self.write("hang", id=self.current, frames=found[::-1])
+            if self.tracer is not None:
+                self.tracer.report(self.current)
+
+    def finish(self, exit_code: int) -> None:
+        if self.tracer is not None:
+            self.tracer.report_passing()
+        self.write("finish", exit_code=exit_code)
+
+
+class Tracer:
+    """Which of the root's functions and lines run during one test, by sys.settrace.
+
+    Not covered: other processes, and tests during which something else (a debugger, coverage) traces.
+    """
+
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+        self._lines: dict[types.CodeType, set[int]] = {}
+        self._all_lines: dict[types.CodeType, int | None] = {}
+        self._passing: dict[tuple[str, int], int] = {}
+        self._num_failures = 0
+        self._active = False
+
+    def start(self) -> None:
+        self._lines = {}
+        self._active = sys.gettrace() is None
+        if self._active:
+            threading.settrace(self._call)
+            sys.settrace(self._call)
+
+    def stop(self, test_id: str, failed: bool) -> None:
+        if not self._active:
+            return
+        if sys.gettrace() == self._call:
+            sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+        if failed:
+            self.report(test_id)
+            return
+        for code in self._lines:
+            name = self._recorder.name_inside(code.co_filename)
+            if name is not None:
+                key = (name, code.co_firstlineno)
+                self._passing[key] = self._passing.get(key, 0) + 1
+
+    def report(self, test_id: str) -> None:
+        self._num_failures += 1
+        if self._num_failures <= MAX_TRACED_FAILURES:
+            functions = [
+                (self._recorder.name_inside(code.co_filename), code.co_firstlineno, sorted(lines))
+                for code, lines in list(self._lines.items())
+            ]
+            self._recorder.write("trace", id=test_id, functions=functions)
+
+    def report_passing(self) -> None:
+        self._recorder.write("passing", functions=[(name, line, n) for (name, line), n in self._passing.items()])
+
+    def _call(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        if code not in self._all_lines:
+            ours = code.co_flags & _FUNCTION_CODE and self._recorder.name_inside(code.co_filename) is not None
+            self._all_lines[code] = _num_lines(code) if ours else None
+        total = self._all_lines[code]
+        if total is None:
+            return None
+        seen = self._lines.setdefault(code, set())
+        return None if len(seen) >= total else self._line
+
+    def _line(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            self._lines.setdefault(frame.f_code, set()).add(frame.f_lineno)
+        return self._line
+
+
+def _num_lines(code: types.CodeType) -> int:
+    import dis
+
+    return len({line for _, line in dis.findlinestarts(code) if line is not None} - {code.co_firstlineno})

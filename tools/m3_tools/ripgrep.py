@@ -1,0 +1,51 @@
+"""The ripgrep binary: where it is, and which files it would search."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from m3_tools.base import ToolContext, ToolError
+from m3_tools.process import ProcessResult, child_environment, run_process
+
+MAX_OUTPUT_BYTES = 64 * 2**20
+_TIMEOUT_S = 60
+
+
+def find_ripgrep() -> str:
+    """Path of `rg`: beside this Python first (the ripgrep wheel), then on PATH. Raises ToolError if there is none."""
+    beside = Path(sys.executable).with_name("rg")
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("rg")
+    if found is None:
+        raise ToolError("ripgrep (rg) is not installed. Install it: pip install ripgrep.")
+    return found
+
+
+async def run_ripgrep(context: ToolContext, arguments: Sequence[str], *, include_ignored: bool) -> ProcessResult:
+    """Run rg at the root of the work tree. The ignore files count even without git; .git and .m3 never show."""
+    common = ["--no-config", "--hidden", "--no-require-git", "--color=never"]
+    if include_ignored:
+        common.append("--no-ignore")
+    return await run_process(
+        [find_ripgrep(), *common, *arguments],
+        cwd=context.root,
+        environment=child_environment(context.environment),
+        timeout_s=_TIMEOUT_S,
+        head_bytes=MAX_OUTPUT_BYTES,
+        tail_bytes=0,
+    )
+
+
+async def list_files(context: ToolContext, folder: Path, *, include_ignored: bool = False) -> list[Path]:
+    """Every file under `folder`, sorted by path; ignored ones left out unless asked for, symlinks not followed."""
+    where = os.path.relpath(folder, context.root)
+    result = await run_ripgrep(
+        context,
+        ["--files", "--null", "--no-messages", "--glob=!.git", "--glob=!.m3", "--", where],
+        include_ignored=include_ignored,
+    )
+    names = [os.fsdecode(name) for name in result.head.split(b"\0")[:-1]]
+    return sorted(Path(os.path.normpath(context.root / name)) for name in names)
