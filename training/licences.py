@@ -11,7 +11,7 @@ from email.message import Message
 
 ALLOWED = frozenset(
     {"MIT", "MIT-0", "MIT-CMU", "HPND", "BSD", "BSD-2-Clause", "BSD-3-Clause", "0BSD", "Apache-2.0", "PSF-2.0"}
-    | {"Python-2.0", "ISC", "Zlib", "Unlicense", "CC0-1.0"}
+    | {"Python-2.0", "ISC", "Zlib", "Unlicense", "CC0-1.0", "BSL-1.0"}
 )
 """SPDX identifiers; `BSD` stands for a BSD licence whose clause count the metadata does not give."""
 
@@ -52,7 +52,7 @@ def allowed_licence(metadata: Message) -> str | None:
     if expression := _field(metadata, "License-Expression"):
         return expression if _expression_allowed(expression) else None
     classifiers = [str(c).split(" :: ")[-1] for c in metadata.get_all("Classifier") or [] if str(c).startswith("License ::")]
-    names = [c for c in classifiers if c != "OSI Approved"]
+    names = [c for c in classifiers if c not in ("OSI Approved", "DFSG approved")]
     if names:
         found = [_CLASSIFIERS.get(name) for name in names]
         known = [name for name in found if name is not None]
@@ -67,6 +67,7 @@ def _field(metadata: Message, name: str) -> str:
 
 def _expression_allowed(expression: str) -> bool:
     """An SPDX expression is allowed when every conjunct has an allowed alternative (parentheses are treated flatly)."""
+    expression = expression.replace("Apache-2.0 WITH LLVM-exception", "Apache-2.0")
     if re.search(r"\bWITH\b", expression, re.IGNORECASE):
         return False
     flat = re.sub(r"[()]", " ", expression)
