@@ -1,0 +1,50 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+repo_option = click.option(
+    "--repo",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
+    default=".",
+    show_default="this folder",
+    help="The repository to work in.",
+)
+model_option = click.option(
+    "--model", metavar="M", help="nano, a checkpoint folder, or a URL such as http://host:8000/v1."
+)
+output_option = click.option(
+    "--output",
+    type=click.Choice(["text", "json", "stream-json"]),
+    default="text",
+    show_default=True,
+    help="What stdout carries: the result as text, as one JSON object, or every event as a JSON line.",
+)
+seed_option = click.option("--seed", type=int, help="Seed of the sampling; the same seed gives the same run.")
+
+
+def budget_options(command: F) -> F:
+    """`--max-steps` and `--time-limit`, None when not given."""
+    steps = click.option("--max-steps", type=click.IntRange(min=1), help="Turns of the model at most.")
+    limit = click.option(
+        "--time-limit", "time_limit_s", type=click.FloatRange(min=0, min_open=True), help="Seconds at most."
+    )
+    return steps(limit(command))
+
+
+def mode_option(*modes: str, default: str) -> Callable[[F], F]:
+    """`--mode` with the given choices."""
+    return click.option(
+        "--mode",
+        type=click.Choice(modes),
+        default=default,
+        show_default=True,
+        help="plan: read only. ask: approve every change. edit: edits are free. auto: everything runs.",
+    )

@@ -1,0 +1,118 @@
+"""What the person chose: options of the command line, then the environment, then the config file, then defaults.
+
+The environment is read here and nowhere else in the agent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from m3agent.errors import M3Error
+
+FILE_KEYS = ("model", "api_key", "max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every choice of one run, checked when built."""
+
+    model: str = "nano"
+    """Which model answers: `nano`, a checkpoint folder, a hub id, a URL, or `scripted:FILE`."""
+    state_dir: Path
+    """Where sessions and spilled output live."""
+    api_key: str = ""
+    """Sent as a bearer token to a model behind a URL; never stored or shown."""
+    forge_token: str = ""
+    """Token for the forge that holds issues (GH_TOKEN or GITHUB_TOKEN)."""
+    forge_url: str = "https://api.github.com"
+    """Base of the forge's REST API (GITHUB_API_URL)."""
+    max_steps: int = 40
+    """Model turns in one task."""
+    time_limit_s: float = 1800.0
+    """Seconds in one task."""
+    max_tokens: int = 8192
+    """Tokens in one reply."""
+    repository_tokens: int = 200_000
+    """Tokens of the repository that stand in the prompt from the start, in a window that has room; 0 for none."""
+    temperature: float = 1.0
+    """Sampling temperature; M3's vendor recommends 1.0."""
+    command_environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    """The environment that tools give to the commands they start: ours, without credentials."""
+
+    def __post_init__(self) -> None:
+        if not self.model.strip():
+            raise M3Error("no model is chosen: give --model nano, a checkpoint folder or a URL")
+        for name in ("max_steps", "time_limit_s", "max_tokens"):
+            if not getattr(self, name) > 0:
+                raise M3Error(f"{name} must be greater than 0, not {getattr(self, name)}")
+        if not 0 <= self.temperature <= 2:
+            raise M3Error(f"temperature must lie between 0 and 2, not {self.temperature}")
+
+    @property
+    def sessions_dir(self) -> Path:
+        return self.state_dir / "sessions"
+
+
+def load_settings(*, environ: Mapping[str, str] | None = None, **chosen: Any) -> Settings:
+    """The settings of this run. `chosen` are options of the command line; None means not given.
+
+    Errors: M3Error for a config file that cannot be read, an unknown key, or a value out of range.
+    """
+    env = os.environ if environ is None else environ
+    values: dict[str, Any] = _from_file(_config_path(env))
+    if model := env.get("M3_MODEL"):
+        values["model"] = model
+    if key := env.get("M3_API_KEY") or env.get("OPENAI_API_KEY"):
+        values["api_key"] = key
+    if token := env.get("GH_TOKEN") or env.get("GITHUB_TOKEN"):
+        values["forge_token"] = token
+    if url := env.get("GITHUB_API_URL"):
+        values["forge_url"] = url.rstrip("/")
+    values["state_dir"] = _state_dir(env)
+    values["command_environment"] = _without_credentials(env)
+    values.update({name: value for name, value in chosen.items() if value is not None})
+    return Settings(**values)
+
+
+def _config_path(env: Mapping[str, str]) -> Path:
+    if home := env.get("M3_HOME"):
+        return Path(home) / "config.toml"
+    import platformdirs
+
+    return platformdirs.user_config_path("m3") / "config.toml"
+
+
+def _state_dir(env: Mapping[str, str]) -> Path:
+    if home := env.get("M3_HOME"):
+        return Path(home).absolute()
+    import platformdirs
+
+    return platformdirs.user_state_path("m3")
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            values = tomllib.load(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise M3Error(f"{path} cannot be read: {error}. Mend or remove it.") from error
+    for name, value in values.items():
+        if name not in FILE_KEYS:
+            raise M3Error(f"{path}: there is no setting {name!r}; the settings are {', '.join(FILE_KEYS)}")
+        expected = str if name in ("model", "api_key") else (int, float)
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise M3Error(f"{path}: {name} must be {'text in quotes' if expected is str else 'a number'}")
+    return values
+
+
+def _without_credentials(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment for commands that a model chose: names that usually hold a secret are left out."""
+    marks = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "PRIVATE_KEY", "CREDENTIAL", "ACCESS_KEY")
+    return {name: value for name, value in env.items() if not any(mark in name.upper() for mark in marks)}
