@@ -1,7 +1,7 @@
 """What happens in a run, as values: the terminal, the JSON output, the session file and the replay all read these.
 
-Events flow one way, from the loop and from `fix` to whoever watches. Each is a frozen dataclass with a `kind`; the JSON form
-is `{"kind": …, …fields}` and reads back equal.
+Events flow one way, from the loop and from `fix` to whoever watches. Each is a frozen dataclass with a `kind`; the JSON
+form is `{"kind": …, …fields}` and reads back equal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from m3_tools.base import DisplayBlock, block_from_json
-
 from m3agent.messages import Message, message_from_json, message_to_json
 
 
@@ -175,9 +174,7 @@ Event: TypeAlias = (
     | RunEnded
 )
 
-_EVENT_TYPES: dict[str, type[Any]] = {
-    cls.__dataclass_fields__["kind"].default: cls for cls in Event.__args__  # type: ignore[attr-defined]
-}
+_EVENT_TYPES: dict[str, type[Any]] = {cls.__dataclass_fields__["kind"].default: cls for cls in Event.__args__}
 
 
 def event_to_json(event: Event) -> dict[str, Any]:

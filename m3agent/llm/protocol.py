@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from m3_tools.base import ToolSpec
-
 from m3agent.messages import Message, ToolCall
 
 FinishReason = Literal["stop", "tool_calls", "length"]
@@ -96,10 +95,10 @@ ModelEvent = ThinkDelta | TextDelta | PrefillProgress | ToolCallReady | Candidat
 class Options:
     """How to answer one turn.
 
-    `candidates` > 1 asks for that many alternative single calls of this turn, forked on one shared prompt: the stream then
-    holds `CandidateReady` events, best first, and no `ToolCallReady`. `tool_choice` names the one tool that must be
-    called ("" leaves the choice to the model). `fixed_arguments` limits a parameter of that tool to the given values, in
-    every implementation that can bind the output to a grammar; others may ignore it, so the caller checks.
+    `candidates` > 1 asks for that many alternative single calls of this turn, forked on one shared prompt: the stream
+    then holds `CandidateReady` events, best first, and no `ToolCallReady`. `tool_choice` names the one tool that must
+    be called ("" leaves the choice to the model). `fixed_arguments` limits a parameter of that tool to the given
+    values, in every implementation that can bind the output to a grammar; others may ignore it, so the caller checks.
     """
 
     max_tokens: int = 8192

@@ -1,0 +1,250 @@
+"""The agent loop: model turn, tool calls, results, next turn, until an answer without calls or a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from m3_tools.base import Tool, ToolContext, ToolResult, call_tool, tool_spec
+from m3agent.approval import Approver, Mode, Question, decide
+from m3agent.budget import Budget
+from m3agent.events import Notice, ToolEnded, ToolOutput, ToolStarted
+from m3agent.exits import Exit
+from m3agent.llm.protocol import BadReply, ContextFull, LanguageModel, Options
+from m3agent.messages import ToolCall, tool_result, user
+from m3agent.prompt import Conversation
+from m3agent.sinks import EventSink
+from m3agent.turn import Reply, take_turn
+
+Outcome = Literal["answered", "budget", "stuck", "truncated", "bad_reply", "context_full", "needs_approval"]
+
+MAX_SAME_CALL = 3
+"""The second time that a call gives the same failure the model is told so; the third time the run stops."""
+MAX_BAD_REPLIES = 3
+MAX_TRUNCATED = 2
+EXIT_CODES: Mapping[Outcome, Exit] = {
+    "answered": Exit.OK,
+    "budget": Exit.BUDGET,
+    "stuck": Exit.NOT_FIXED,
+    "truncated": Exit.BUDGET,
+    "bad_reply": Exit.MODEL_UNAVAILABLE,
+    "context_full": Exit.BUDGET,
+    "needs_approval": Exit.NEEDS_APPROVAL,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopResult:
+    """How a loop ended. `text` is the model's last answer; `detail` is one sentence for the person."""
+
+    outcome: Outcome
+    text: str
+    detail: str
+
+    @property
+    def exit_code(self) -> Exit:
+        return EXIT_CODES[self.outcome]
+
+
+class _Stop(Exception):
+    """Ends the loop from within; carries the result."""
+
+    def __init__(self, outcome: Outcome, detail: str):
+        super().__init__(detail)
+        self.outcome, self.detail = outcome, detail
+
+
+async def run_loop(
+    model: LanguageModel,
+    conversation: Conversation,
+    tools: Sequence[Tool[Any]],
+    context: ToolContext,
+    *,
+    sink: EventSink,
+    options: Options,
+    budget: Budget,
+    mode: Mode,
+    approve: Approver | None = None,
+) -> LoopResult:
+    """Let the model work until it answers without a call, is stuck, or a limit is reached.
+
+    Whatever ends the loop, every call in the conversation has a result afterwards. Without `approve` nothing is asked:
+    a call that needs an approval is refused with a result that says so.
+    Errors: Unavailable and Refused of the model, and CancelledError on an interrupt.
+    """
+    loop = _Loop(model, conversation, tools, context, sink, options, budget, mode, approve)
+    deadline = asyncio.timeout(budget.remaining_s)
+    try:
+        async with deadline:
+            return await loop.run()
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        return LoopResult(outcome="budget", text=loop.text, detail=budget.reached() or "the time limit is reached")
+    except _Stop as stop:
+        return LoopResult(outcome=stop.outcome, text=loop.text, detail=stop.detail)
+    except ContextFull as error:
+        return LoopResult(outcome="context_full", text=loop.text, detail=str(error))
+    finally:
+        conversation.close_open_calls("interrupted before it ran; nothing was done")
+
+
+class _Loop:
+    def __init__(
+        self,
+        model: LanguageModel,
+        conversation: Conversation,
+        tools: Sequence[Tool[Any]],
+        context: ToolContext,
+        sink: EventSink,
+        options: Options,
+        budget: Budget,
+        mode: Mode,
+        approve: Approver | None,
+    ):
+        self.model, self.conversation, self.context, self.sink = model, conversation, context, sink
+        self.options, self.budget, self.mode, self.approve = options, budget, mode, approve
+        self.tools = {tool.name: tool for tool in tools}
+        self.specs = [tool_spec(tool) for tool in tools]
+        self.text = ""
+        self._last_call: tuple[str, str] = ("", "")
+        self._repeats = 0
+        self._refused: list[str] = []
+
+    async def run(self) -> LoopResult:
+        truncated = 0
+        while True:
+            if limit := self.budget.reached():
+                raise _Stop("budget", limit)
+            reply = await self._reply()
+            self.text = reply.message.text or self.text
+            if reply.truncated:
+                truncated += 1
+                self._cut_off(reply, truncated)
+                continue
+            truncated = 0
+            self.conversation.add(reply.message)
+            if not reply.message.tool_calls:
+                if self._refused:
+                    raise _Stop(
+                        "needs_approval", f"an approval is needed for: {', '.join(self._refused)} (--mode auto)"
+                    )
+                return LoopResult(outcome="answered", text=self.text, detail="")
+            self._refused = []
+            for call in reply.message.tool_calls:
+                await self._run_call(call)
+
+    async def _reply(self) -> Reply:
+        """The next turn. A reply that breaks the protocol never enters the history; it is asked for again."""
+        for attempt in range(1, MAX_BAD_REPLIES + 1):
+            options = self.options
+            if options.seed is not None:
+                options = dataclasses.replace(options, seed=options.seed + self.budget.steps + 1000 * (attempt - 1))
+            number = self.budget.steps + 1
+            try:
+                reply = await take_turn(
+                    self.model, self.conversation.messages, self.specs, options, self.sink, number=number
+                )
+            except BadReply as error:
+                last = attempt == MAX_BAD_REPLIES
+                self.sink(Notice(text=str(error) if last else f"{error}; asking again", level="warning"))
+                if last:
+                    raise _Stop("bad_reply", f"{attempt} replies in a row were broken: {error}") from error
+            else:
+                self.budget.spend(reply.usage)
+                return reply
+        raise AssertionError("unreachable")
+
+    def _cut_off(self, reply: Reply, count: int) -> None:
+        """Keep what was said, run nothing of it, and tell the model."""
+        self.sink(
+            Notice(
+                text=f"the reply was cut off at {self.options.max_tokens} tokens; nothing of it was run",
+                level="warning",
+            )
+        )
+        if reply.message.parts:
+            self.conversation.add(reply.message)
+        if count >= MAX_TRUNCATED:
+            raise _Stop("truncated", f"{count} replies in a row were longer than {self.options.max_tokens} tokens")
+        self.conversation.add(
+            user(
+                f"Your reply was cut off at {self.options.max_tokens} tokens and no call in it was run. "
+                "Go on in smaller steps: one call with less text."
+            )
+        )
+
+    async def _run_call(self, call: ToolCall) -> None:
+        """Run one call; its result enters the conversation, whatever happens."""
+        self.sink(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
+        start = time.monotonic()
+        result = ToolResult(text="interrupted while it ran; part of it may have been done", is_error=True)
+        try:
+            result = await self._result(call)
+            result = self._note_repetition(call, result)
+        finally:
+            self.sink(
+                ToolEnded(
+                    call_id=call.id,
+                    name=call.name,
+                    is_error=result.is_error,
+                    duration_s=time.monotonic() - start,
+                    text=result.text,
+                    display=result.display,
+                )
+            )
+            self.conversation.add(tool_result(call.id, result.text, is_error=result.is_error))
+        if self._repeats >= MAX_SAME_CALL:
+            raise _Stop("stuck", f"the same call failed {self._repeats} times in a row: {call.name}")
+
+    async def _result(self, call: ToolCall) -> ToolResult:
+        tool = self.tools.get(call.name)
+        if tool is None:
+            return ToolResult(
+                text=f"There is no tool {call.name!r}. The tools are: {', '.join(self.tools)}.", is_error=True
+            )
+        if refusal := await self._refusal(call, tool):
+            return ToolResult(text=refusal, is_error=True)
+        context = dataclasses.replace(
+            self.context, on_output=lambda text: self.sink(ToolOutput(call_id=call.id, text=text))
+        )
+        try:
+            return await call_tool(tool, call.arguments, context)
+        except Exception as error:  # an edge: a tool's own fault is reported to the model and must not end the run
+            return ToolResult(
+                text=f"{call.name} failed by a fault of its own: {type(error).__name__}: {error}", is_error=True
+            )
+
+    async def _refusal(self, call: ToolCall, tool: Tool[Any]) -> str:
+        """Why the call must not run, for the model; empty when it may."""
+        decision = decide(self.mode, tool)
+        if decision.verdict == "allow":
+            return ""
+        if decision.verdict == "ask" and self.approve is not None:
+            answer = await self.approve(Question(tool=tool.name, arguments=call.arguments, rule=decision.rule))
+            if answer.accepted:
+                return ""
+            return f"The person refused this call{': ' + answer.reason if answer.reason else ''}. Do not send it again."
+        if decision.verdict == "ask":
+            self._refused.append(tool.name)
+            return f"Not run: {decision.rule}, and nobody can be asked. Go on without it, or say that it is needed."
+        return f"Not run: {decision.rule}. Describe the change instead."
+
+    def _note_repetition(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        """Count the same failing call in a row; the second time its result asks for another way."""
+        if not result.is_error:
+            self._last_call, self._repeats = ("", ""), 0
+            return result
+        signature = (call.name, json.dumps(call.arguments, sort_keys=True, default=str))
+        self._repeats = self._repeats + 1 if signature == self._last_call else 1
+        self._last_call = signature
+        if self._repeats == 1:
+            return result
+        advice = (
+            "This same call failed before in the same way. Do not send it again: read the code anew, or go another way."
+        )
+        return dataclasses.replace(result, text=f"{result.text}\n\n{advice}")

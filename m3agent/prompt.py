@@ -1,0 +1,69 @@
+"""The prompt: a system text, then messages that are only ever appended.
+
+The prompt of turn n+1 starts with the prompt of turn n, so the model's cache of it stays valid. Nothing here edits,
+moves or removes a message, and nothing that changes with time stands before the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import resources
+
+from m3agent.events import MessageAdded
+from m3agent.llm.protocol import ModelInfo
+from m3agent.messages import Message, system, tool_result
+from m3agent.sinks import EventSink
+
+
+class Conversation:
+    """The messages of one run. Every message that enters is an event, so a session holds the whole conversation."""
+
+    def __init__(self, sink: EventSink, messages: Iterable[Message] = ()):
+        """Start with `messages`, which are taken as they are (a resumed session, a fork) and not announced again."""
+        self._sink = sink
+        self._messages = list(messages)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return tuple(self._messages)
+
+    def add(self, message: Message) -> None:
+        self._messages.append(message)
+        self._sink(MessageAdded(message=message))
+
+    def fork(self, sink: EventSink | None = None) -> Conversation:
+        """An independent continuation of the same beginning."""
+        return Conversation(sink or self._sink, self._messages)
+
+    def close_open_calls(self, reason: str) -> None:
+        """Answer every call that has no result yet, so that the history is valid after an interrupt."""
+        for call_id in open_calls(self._messages):
+            self.add(tool_result(call_id, reason, is_error=True))
+
+
+def open_calls(messages: Iterable[Message]) -> list[str]:
+    """Ids of the calls without a result, in order."""
+    waiting: dict[str, None] = {}
+    for message in messages:
+        waiting.update(dict.fromkeys(call.id for call in message.tool_calls))
+        if message.tool_call_id is not None:
+            waiting.pop(message.tool_call_id, None)
+    return list(waiting)
+
+
+def system_prompt(info: ModelInfo, *, command: str, repository: str = "") -> Message:
+    """The first message of a run.
+
+    `command` is fix, run or chat. `repository` is the text of the repository prefix. The small embedded model gets the
+    one sentence that it was trained with, and no repository: it reads what it needs through its tools.
+    """
+    if info.is_nano:
+        return system(_text("nano"))
+    parts = [_text("system"), _text(command)]
+    if repository:
+        parts.append(repository)
+    return system("\n\n".join(parts))
+
+
+def _text(name: str) -> str:
+    return resources.files("m3agent").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8").strip()
