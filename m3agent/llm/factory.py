@@ -1,0 +1,37 @@
+"""From the one value `--model` to a model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from m3agent.errors import M3Error
+from m3agent.llm.protocol import LanguageModel
+from m3agent.settings import Settings
+
+
+async def open_model(settings: Settings) -> LanguageModel:
+    """The model that `settings.model` names: `nano`, a checkpoint folder, a URL, or `scripted:FILE`.
+
+    Errors: Unavailable when the server or the files cannot be reached or loaded, Refused for a bad key,
+    M3Error for a name that is none of these.
+    """
+    name = settings.model
+    if name.startswith(("http://", "https://")):
+        from m3agent.llm.endpoint import EndpointModel
+
+        url, _, model = name.partition("#")
+        return await EndpointModel.connect(url, api_key=settings.api_key, model=model)
+    if name.startswith("scripted:"):
+        from m3agent.llm.scripted import ScriptedModel
+
+        return ScriptedModel.from_file(Path(name.removeprefix("scripted:")).expanduser())
+    if name == "nano" or Path(name).expanduser().is_dir():
+        from m3agent.llm.in_process import InProcessModel
+
+        return await InProcessModel.load(None if name == "nano" else Path(name).expanduser())
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).parent.is_dir():
+        raise M3Error(
+            f"{name} looks like a hub id. Fetch it first (`hf download {name} --local-dir DIR`), then give --model DIR"
+        )
+    raise M3Error(f"there is no model {name!r}: give nano, a checkpoint folder, or a URL such as http://host:8000/v1")

@@ -1,0 +1,171 @@
+"""The local engine behind the seam: one thread computes, events cross over to the event loop as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from m3_tools.base import ToolSpec
+from m3agent.llm.protocol import (
+    BadReply,
+    CandidateReady,
+    ContextFull,
+    Finished,
+    ModelEvent,
+    ModelInfo,
+    Options,
+    PrefillProgress,
+    Refused,
+    TextDelta,
+    ThinkDelta,
+    ToolCallReady,
+    Unavailable,
+    Usage,
+)
+from m3agent.llm.wire import message_to_chat
+from m3agent.messages import Message, ToolCall
+
+if TYPE_CHECKING:
+    from m3_runtime.chat.session import Call, ChatEngine, ChatEvent
+
+
+class InProcessModel:
+    """A model in this process. Turns run one by one on one thread; closing a stream stops it at its next step."""
+
+    def __init__(self, engine: ChatEngine):
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="m3-model")
+
+    @classmethod
+    async def load(cls, folder: Path | None) -> InProcessModel:
+        """Load the checkpoint in `folder`; None is the embedded model.
+
+        Errors: Unavailable when torch is missing, or the files are missing, damaged, or of another kind of model.
+        """
+        try:
+            from m3_runtime.chat.session import ChatEngine
+        except ImportError as error:
+            raise Unavailable(f"a local model needs torch and the m3 runtime: {error}") from error
+        what = str(folder) if folder else "the embedded model"
+        try:
+            engine = await asyncio.to_thread(ChatEngine.load, folder or "nano")
+        except (ValueError, OSError, RuntimeError, KeyError) as error:
+            raise Unavailable(f"{what} cannot be loaded: {error}") from error
+        return cls(engine)
+
+    @property
+    def info(self) -> ModelInfo:
+        name, nano = self._engine.name, self._engine.is_nano
+        return ModelInfo(name=name, context_tokens=self._engine.context_tokens, is_nano=nano)
+
+    async def stream(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], options: Options
+    ) -> AsyncIterator[ModelEvent]:
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[ChatEvent | None] = asyncio.Queue()
+        closed = threading.Event()
+
+        def send(event: ChatEvent | None) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(arrived.put_nowait, event)
+
+        def compute() -> None:
+            try:
+                if closed.is_set():
+                    return
+                events = _start(self._engine, messages, tools, options)
+                try:
+                    for event in events:
+                        send(event)
+                        if closed.is_set():
+                            return
+                finally:
+                    events.close()
+            finally:
+                send(None)
+
+        work = loop.run_in_executor(self._thread, compute)
+        try:
+            while (event := await arrived.get()) is not None:
+                yield _translate(event)
+            try:
+                await work
+            except ValueError as error:
+                raise _model_error(error) from error
+            except (RuntimeError, MemoryError) as error:
+                raise Unavailable(f"{self.info.name} failed: {error}") from error
+        finally:
+            closed.set()
+            if not work.done():
+                await asyncio.wait([work])
+            if not work.cancelled():
+                work.exception()
+
+    async def aclose(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _start(
+    engine: ChatEngine, messages: Sequence[Message], tools: Sequence[ToolSpec], options: Options
+) -> Generator[ChatEvent, None, None]:
+    from m3_runtime.chat.session import ChatOptions
+
+    chat_options = ChatOptions(
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        seed=options.seed,
+        thinking=options.thinking,
+        tool_choice=options.tool_choice,
+        fixed_arguments={name: list(values) for name, values in options.fixed_arguments.items()},
+        candidates=options.candidates,
+    )
+    chat = [message_to_chat(message, "template") for message in messages]
+    return engine.stream(chat, [tool.to_openai() for tool in tools], chat_options)
+
+
+def _translate(event: ChatEvent) -> ModelEvent:
+    """The engine's event in the words of the seam. Errors: BadReply for a call that does not parse."""
+    from m3_runtime.chat import session as runtime
+
+    match event:
+        case runtime.ThinkDelta(text=text):
+            return ThinkDelta(text=text)
+        case runtime.TextDelta(text=text):
+            return TextDelta(text=text)
+        case runtime.PrefillProgress():
+            return PrefillProgress(done_tokens=event.done_tokens, total_tokens=event.total_tokens)
+        case runtime.Call():
+            return ToolCallReady(call=_call(event))
+        case runtime.Candidate():
+            return CandidateReady(call=_call(event.call), score=event.logprob)
+        case runtime.Finish():
+            usage = event.usage
+            return Finished(
+                reason=event.reason,
+                usage=Usage(
+                    prompt_tokens=usage.prompt_tokens,
+                    cached_tokens=usage.cached_tokens,
+                    completion_tokens=usage.completion_tokens,
+                ),
+            )
+        case runtime.BadCall():
+            raise BadReply(f"the model wrote a call that does not parse: {event.problem}")
+    raise AssertionError(f"unknown event {event!r}")
+
+
+def _call(call: Call) -> ToolCall:
+    return ToolCall(id=call.id, name=call.name, arguments=call.arguments)
+
+
+def _model_error(error: ValueError) -> ContextFull | Refused:
+    from m3_runtime.request import PromptTooLong
+
+    if isinstance(error, PromptTooLong):
+        return ContextFull(str(error), prompt_tokens=error.prompt_tokens, limit_tokens=error.limit_tokens)
+    return Refused(str(error))
