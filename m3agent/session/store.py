@@ -1,0 +1,164 @@
+"""Session files: one JSON event a line, flushed as it happens; a run that is killed loses at most its last line."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from m3agent.errors import M3Error
+from m3agent.events import Event, RunEnded, RunStarted, event_from_json, event_to_json
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
+
+
+def new_run_id() -> str:
+    """A name that sorts by time: `20260930-141503-9f3a`."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+class Session:
+    """An open session file. It is a sink: `session(event)` returns when the line is with the operating system."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file = open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
+
+    @property
+    def run_id(self) -> str:
+        return self.path.stem
+
+    def __call__(self, event: Event) -> None:
+        self._file.write(json.dumps(event_to_json(event), separators=(",", ":")).encode() + b"\n")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A session read back. `torn` says that the last line was cut off and dropped."""
+
+    run_id: str
+    events: tuple[Event, ...]
+    torn: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary:
+    """One line about a session. `outcome` is empty for a run that did not end by itself."""
+
+    run_id: str
+    command: str
+    model: str
+    repo: str
+    task: str
+    outcome: str
+    size_bytes: int
+
+
+class SessionStore:
+    """The session files in one folder."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def create(self, run_id: str | None = None) -> Session:
+        """A new, empty session. Errors: M3Error when the folder cannot be written."""
+        path = self._path(run_id or new_run_id())
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return Session(path)
+        except OSError as error:
+            raise M3Error(f"sessions cannot be saved in {self._folder}: {error.strerror}. Set M3_HOME.") from error
+
+    def append(self, run_id: str) -> Session:
+        """An existing session, to be continued. A torn last line is removed first, so that the file stays readable."""
+        path = self._existing(run_id)
+        whole = path.read_bytes()
+        keep = whole.rfind(b"\n") + 1
+        if keep < len(whole):
+            os.truncate(path, keep)
+        return Session(path)
+
+    def read(self, run_id: str) -> Recording:
+        """Every whole event of a session.
+
+        Errors: M3Error when there is none of this name, or a line before the last is damaged.
+        """
+        path = self._existing(run_id)
+        lines = path.read_bytes().split(b"\n")
+        rest = lines.pop()
+        events: list[Event] = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                events.append(event_from_json(json.loads(line)))
+            except (ValueError, KeyError, TypeError) as error:
+                raise M3Error(f"{path}, line {number} is no event: {error}") from error
+        return Recording(run_id=path.stem, events=tuple(events), torn=bool(rest))
+
+    def list(self) -> Iterator[Summary]:
+        """All sessions, newest first. A file that cannot be read is passed over."""
+        for path in sorted(self._folder.glob("*.jsonl"), reverse=True):
+            try:
+                first, last = _first_and_last(path)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            if isinstance(first, RunStarted):
+                yield Summary(
+                    run_id=path.stem,
+                    command=first.command,
+                    model=first.model,
+                    repo=first.repo,
+                    task=first.task,
+                    outcome=last.outcome if isinstance(last, RunEnded) else "",
+                    size_bytes=path.stat().st_size,
+                )
+
+    def remove(self, run_id: str) -> str:
+        """Delete a session for good; returns its whole id."""
+        path = self._existing(run_id)
+        path.unlink()
+        return path.stem
+
+    def _path(self, run_id: str) -> Path:
+        if not RUN_ID.fullmatch(run_id):
+            raise M3Error(f"{run_id!r} is no session id; `m3 sessions list` shows them")
+        return self._folder / f"{run_id}.jsonl"
+
+    def _existing(self, run_id: str) -> Path:
+        """The file of a session; the beginning of an id is enough when only one fits."""
+        path = self._path(run_id)
+        if path.exists():
+            return path
+        found = sorted(self._folder.glob(f"{run_id}*.jsonl"))
+        if len(found) != 1:
+            what = f"{len(found)} sessions begin with" if found else "there is no session"
+            raise M3Error(f"{what} {run_id!r}; `m3 sessions list` shows them")
+        return found[0]
+
+
+def _first_and_last(path: Path) -> tuple[Event, Event | None]:
+    """The first event and the last whole one, without reading what lies between."""
+    with path.open("rb") as file:
+        first = event_from_json(json.loads(file.readline()))
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 262_144))
+        lines = file.read().split(b"\n")[:-1]
+    if not lines:
+        return first, None
+    try:
+        return first, event_from_json(json.loads(lines[-1]))
+    except (ValueError, KeyError, TypeError):
+        return first, None

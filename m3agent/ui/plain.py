@@ -1,0 +1,46 @@
+"""The view without a terminal: every finished thing once, as plain lines; nothing moves, nothing is coloured."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from m3agent.events import Event, MessageAdded, Prefill, RunEnded, ToolEnded, ToolStarted
+from m3agent.ui.clean import clean
+from m3agent.ui.render import render, tool_ended
+
+WIDTH = 120
+
+
+class PlainView:
+    """A sink that writes lines to `stream`. The summary of the run goes to whoever prints the result."""
+
+    def __init__(self, stream: TextIO, *, width: int = WIDTH):
+        self._stream = stream
+        self._console = Console(file=stream, width=width, no_color=True, force_terminal=False, highlight=False)
+        self._calls: dict[str, ToolStarted] = {}
+
+    def __call__(self, event: Event) -> None:
+        shown = render(event)
+        match event:
+            case MessageAdded() if event.message.role == "assistant" and event.message.text.strip():
+                shown = Text("\n".join("  " + line for line in clean(event.message.text).strip().split("\n")))
+            case ToolStarted():
+                self._calls[event.call_id] = event
+            case ToolEnded():
+                started = self._calls.pop(event.call_id, None)
+                shown = tool_ended(event, started.arguments if started else None)
+            case Prefill() if event.total_tokens >= 10_000 and event.done_tokens == event.total_tokens:
+                shown = Text(f"  · read {event.total_tokens:,} tokens")
+            case RunEnded():
+                self._calls.clear()
+        if shown is not None:
+            with self._console.capture() as drawn:
+                self._console.print(shown, markup=False, emoji=False)
+            self._stream.write("".join(line.rstrip() + "\n" for line in drawn.get().splitlines()))
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,215 @@
+"""Events as Rich renderables: pure, no state, no terminal. What a call, a result, a verdict look like is decided here.
+
+Run `python -m m3agent.ui.render` to see every kind of event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from m3_tools.base import CommandBlock, DiffBlock, DisplayBlock, TestsBlock, TextBlock, TodoBlock
+from m3agent.events import (
+    CandidateTried,
+    Event,
+    Notice,
+    PhaseEnded,
+    PhaseStarted,
+    RunEnded,
+    RunStarted,
+    ToolEnded,
+    ToolStarted,
+    TurnEnded,
+)
+from m3agent.ui.clean import clean, one_line
+from m3agent.ui.diff import diff_text
+
+MAX_OUTPUT_LINES = 10
+"""Lines of a command's or a tool's output that are shown; the model saw more, and the session holds all of it."""
+INDENT = 4
+VERDICTS = {
+    "fixed": ("✓", "green", "fixed"),
+    "still_failing": ("✗", "red", "still failing"),
+    "regressed": ("✗", "red", "breaks other tests"),
+    "broken": ("✗", "yellow", "does not run"),
+}
+
+
+def render(event: Event) -> RenderableType | None:
+    """What is printed when this event happens; None for the events that only a live view shows."""
+    match event:
+        case RunStarted():
+            return run_started(event)
+        case PhaseStarted():
+            line = Text.assemble(("▸ ", "cyan"), (one_line(event.name), "bold"))
+            return _with_details(line, event.detail)
+        case PhaseEnded():
+            return marked("▪", "cyan", _with_details(Text(one_line(event.summary)), seconds(event.duration_s)))
+        case ToolEnded():
+            return tool_ended(event)
+        case CandidateTried():
+            return candidate_line(event)
+        case Notice():
+            mark, style = {"info": ("·", "dim"), "warning": ("!", "yellow"), "error": ("✗", "red")}[event.level]
+            return marked(mark, style, Text(one_line(event.text), style))
+        case RunEnded():
+            return run_ended(event)
+    return None
+
+
+def run_started(event: RunStarted) -> RenderableType:
+    head = Text.assemble(("m3 ", "bold cyan"), (one_line(event.command), "bold"), ("  ", ""))
+    head.append(f"{one_line(event.model)} · {one_line(event.repo)}", "dim")
+    return Group(head, Text("  " + one_line(event.task, 300))) if event.task.strip() else head
+
+
+def run_ended(event: RunEnded) -> RenderableType:
+    style = "bold green" if event.exit_code == 0 else "bold yellow"
+    mark = "✓" if event.exit_code == 0 else "✗"
+    line = Text.assemble((f"{mark} {one_line(event.outcome)}", style))
+    return _with_details(
+        line, seconds(event.duration_s), "" if event.exit_code == 0 else f"exit code {event.exit_code}"
+    )
+
+
+def call_text(name: str, arguments: Mapping[str, Any]) -> Text:
+    """A call on one line: the tool and what it is about."""
+    text = Text(one_line(name, 40), "bold")
+    values = dict(arguments)
+    for key in ("path", "symbol", "line", "pattern", "command", "tests", "action"):
+        if values.get(key) not in (None, "", []):
+            value = values[key]
+            shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            text.append(" " + one_line(shown, 120), "default")
+        values.pop(key, None)
+    for key in ("start", "end", "glob", "url"):
+        if values.get(key) not in (None, ""):
+            text.append(f" {key} {one_line(str(values[key]), 60)}", "dim")
+    return text
+
+
+def tool_started(event: ToolStarted) -> RenderableType:
+    return marked("→", "cyan", call_text(event.name, event.arguments))
+
+
+def tool_ended(event: ToolEnded, arguments: Mapping[str, Any] | None = None) -> RenderableType:
+    """The call's line as its result, then what it shows. `arguments` are those of its `ToolStarted`, when known."""
+    failed_tests = any(isinstance(b, TestsBlock) and b.failed + b.errors for b in event.display)
+    mark, style = ("✗", "red") if event.is_error or failed_tests else ("✓", "green")
+    line = call_text(event.name, arguments or {})
+    facts = [fact for fact in _facts(event.display) if fact not in line.plain]
+    line = _with_details(line, *facts, seconds(event.duration_s))
+    parts: list[RenderableType] = [marked(mark, style, line)]
+    parts += [
+        Padding(shown, (0, 0, 0, INDENT), expand=False)
+        for block in event.display
+        if (shown := display_block(block)) is not None
+    ]
+    if event.is_error and not event.display:
+        parts.append(Padding(excerpt(event.text, 4, "red"), (0, 0, 0, INDENT), expand=False))
+    return Group(*parts)
+
+
+def display_block(block: DisplayBlock) -> RenderableType | None:
+    """What a block shows below its call; None when the call's line says it all."""
+    match block:
+        case DiffBlock():
+            return diff_text(block.path, block.diff)
+        case CommandBlock():
+            return excerpt(block.output) if block.output.strip() else None
+        case TestsBlock():
+            return _lines(Text(one_line(name, 200), "red") for name in block.failures[:5]) if block.failures else None
+        case TodoBlock():
+            marks = {"done": ("☑", "green"), "active": ("◐", "cyan"), "pending": ("☐", "dim")}
+            rows = [(marks.get(state, ("☐", "dim")), text) for state, text in block.items]
+            return _lines(Text.assemble((f"{m} ", s), one_line(t, 200)) for (m, s), t in rows)
+        case TextBlock():
+            return excerpt(block.text) if block.text.strip() else None
+
+
+def candidate_line(event: CandidateTried) -> RenderableType:
+    mark, style, words = VERDICTS[event.verdict]
+    line = Text.assemble((f"{event.index}/{event.total} ", "dim"), one_line(event.path, 60))
+    return marked(mark, style, _with_details(line, words, one_line(event.detail, 80), seconds(event.duration_s)))
+
+
+def turn_line(event: TurnEnded) -> Text:
+    """What a turn cost: tokens read and how many of them were cached, tokens written and how fast."""
+    facts = []
+    if event.prompt_tokens:
+        share = f" ({100 * event.cached_tokens // event.prompt_tokens} % cached)" if event.cached_tokens else ""
+        facts.append(f"{event.prompt_tokens:,} tokens in{share}")
+    if event.completion_tokens:
+        facts.append(f"{event.completion_tokens:,} out")
+    if event.completion_tokens > 1 and event.duration_s > 0.05:
+        facts.append(f"{event.completion_tokens / event.duration_s:.0f}/s")
+    return Text("    " + " · ".join(facts), "dim") if facts else Text("")
+
+
+def excerpt(text: str, limit: int = MAX_OUTPUT_LINES, style: str = "dim") -> Text:
+    """The head and tail of a text, with the number of lines between them."""
+    lines = [line[:400] + "…" if len(line) > 400 else line for line in clean(text).strip("\n").split("\n")]
+    if len(lines) > limit:
+        head = limit // 2
+        tail = limit - head - 1
+        lines = [*lines[:head], f"… {len(lines) - head - tail} more lines …", *lines[len(lines) - tail :]]
+    return Text("\n".join(lines), style)
+
+
+def marked(mark: str, style: str, text: Text) -> RenderableType:
+    """A line behind a mark; where it wraps, it goes on below its own beginning."""
+    line = Table.grid()
+    line.add_column(width=INDENT)
+    line.add_column(overflow="fold")
+    line.add_row(Text(f"  {mark}", style), text)
+    return line
+
+
+def seconds(value: float) -> str:
+    if value >= 60:
+        return f"{int(value // 60)} min {int(value % 60)} s"
+    return f"{value:.1f} s" if value >= 0.05 else ""
+
+
+def _facts(blocks: Iterable[DisplayBlock]) -> list[str]:
+    facts: list[str] = []
+    for block in blocks:
+        match block:
+            case TestsBlock():
+                names = ("passed", "failed", "errors", "skipped")
+                counts = [f"{n} {name}" for name in names if (n := getattr(block, name))]
+                facts.append(", ".join(counts) or "no tests ran")
+            case CommandBlock(exit_code=code) if code != 0:
+                facts.append("stopped" if code is None else f"exit code {code}")
+            case DiffBlock(diff=diff):
+                changed = [line[:1] for line in diff.splitlines() if not line.startswith(("+++", "---"))]
+                facts.append(f"+{changed.count('+')} −{changed.count('-')}")
+            case TextBlock(title=title) if title:
+                facts.append(one_line(title, 60))
+    return facts
+
+
+def _with_details(line: Text, *details: str) -> Text:
+    for detail in details:
+        if detail:
+            line.append(f" · {one_line(detail, 200)}", "dim")
+    return line
+
+
+def _lines(lines: Iterable[Text]) -> Text:
+    return Text("\n").join(lines)
+
+
+if __name__ == "__main__":
+    from rich.console import Console
+
+    from m3agent.ui.samples import SAMPLES
+
+    for sample in SAMPLES:
+        if (shown := render(sample)) is not None:
+            Console().print(shown)

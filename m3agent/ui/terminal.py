@@ -1,0 +1,208 @@
+"""The live view: what is finished is printed once, above; what is going on is drawn in a few lines below it.
+
+Scrollback stays the terminal's own, and the cost of a redraw does not grow with what was printed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from m3agent.events import (
+    AnswerText,
+    CandidateTried,
+    Event,
+    PhaseEnded,
+    PhaseStarted,
+    Prefill,
+    RunEnded,
+    RunStarted,
+    ThinkText,
+    ToolEnded,
+    ToolOutput,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
+from m3agent.ui.blocks import BlockSplitter
+from m3agent.ui.clean import clean, one_line
+from m3agent.ui.render import candidate_line, marked, render, seconds, tool_ended, tool_started, turn_line
+
+REDRAWS_PER_SECOND = 8
+TAIL_CHARACTERS = 4000
+SHOWN_CANDIDATES = 3
+
+
+class TerminalView:
+    """A sink that draws on a terminal. `close` may be called at any time, and more than once."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic):
+        self.console = console
+        self._clock = clock
+        self._live: Live | None = None
+        self._spinner = Spinner("dots", style="cyan")
+        self._calls: dict[str, ToolStarted] = {}
+        self._blocks = BlockSplitter()
+        self._answer = ""
+        self._thought = ""
+        self._since = clock()
+        self._activity = ""
+        self._detail = ""
+        self._progress: tuple[int, int] | None = None
+        self._tool_tail = ""
+        self._candidates: list[CandidateTried] = []
+        self._model = ""
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._model = one_line(event.model, 30)
+                self._print(render(event))
+            case PhaseStarted():
+                self._print(render(event))
+                self._now(one_line(event.name, 40))
+            case PhaseEnded():
+                self._print_candidates()
+                self._print(render(event))
+                self._now("")
+            case TurnStarted():
+                self._answer = ""
+                self._now(f"{self._model or 'the model'} reads")
+            case Prefill():
+                self._progress = (event.done_tokens, event.total_tokens)
+            case ThinkText():
+                if not self._thought:
+                    self._now("thinks")
+                self._thought = (self._thought + event.text)[-TAIL_CHARACTERS:]
+            case AnswerText():
+                self._end_thought()
+                if not self._answer:
+                    self._now("writes")
+                self._answer += event.text
+                for block in self._blocks.feed(event.text):
+                    self._print_answer(block)
+            case TurnEnded():
+                self._end_thought()
+                self._print_answer(self._blocks.finish())
+                self._print(line) if (line := turn_line(event)) else None
+                self._now("")
+            case ToolStarted():
+                self._calls[event.call_id] = event
+                self._tool_tail = ""
+                self._now("")
+            case ToolOutput():
+                self._tool_tail = (self._tool_tail + event.text)[-TAIL_CHARACTERS:]
+            case ToolEnded():
+                started = self._calls.pop(event.call_id, None)
+                self._print(tool_ended(event, started.arguments if started else None))
+            case CandidateTried():
+                self._candidates.append(event)
+            case RunEnded():
+                self.close()
+                self._print(render(event))
+                if event.summary.strip() and event.summary.strip() != self._answer.strip():
+                    self._print(Padding(Text(clean(event.summary).strip()), (0, 0, 0, 2), expand=False))
+            case _:
+                self._print(render(event))
+        if not isinstance(event, RunStarted | RunEnded):
+            self._draw()
+
+    def close(self) -> None:
+        """Take the live lines away and give the cursor back; what was streamed so far is printed."""
+        self._print_answer(self._blocks.finish())
+        self._end_thought()
+        self._print_candidates()
+        self._calls.clear()
+        self._now("")
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _now(self, activity: str) -> None:
+        self._activity, self._since, self._progress = activity, self._clock(), None
+
+    def _print(self, shown: RenderableType | None) -> None:
+        if shown is not None:
+            self.console.print(shown, markup=False, highlight=False, emoji=False)
+
+    def _print_answer(self, block: str) -> None:
+        if block.strip():
+            self._print(Padding(Markdown(clean(block), hyperlinks=False), (0, 0, 0, 2)))
+
+    def _end_thought(self) -> None:
+        if self._thought:
+            took = seconds(self._clock() - self._since) or "a moment"
+            self._print(marked("✻", "dim", Text(f"thought for {took}", "dim italic")))
+            self._thought = ""
+
+    def _print_candidates(self) -> None:
+        """The candidates as they stay: the one that worked, and how many did not."""
+        if not self._candidates:
+            return
+        failed = [c for c in self._candidates if c.verdict != "fixed"]
+        if failed:
+            counts = {v: sum(c.verdict == v for c in failed) for v in dict.fromkeys(c.verdict for c in failed)}
+            words = ", ".join(f"{n} {verdict.replace('_', ' ')}" for verdict, n in counts.items())
+            self._print(marked("✗", "red", Text(f"{len(failed)} candidates did not work: {words}", "dim")))
+        for candidate in self._candidates:
+            if candidate.verdict == "fixed":
+                self._print(candidate_line(candidate))
+        self._candidates = []
+
+    def _draw(self) -> None:
+        if not self.console.is_terminal:
+            return
+        if self._live is None:
+            self._live = Live(
+                console=self.console,
+                get_renderable=self._frame,
+                refresh_per_second=REDRAWS_PER_SECOND,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+                vertical_overflow="crop",
+            )
+            self._live.start()
+
+    def _frame(self) -> RenderableType:
+        """The lines that change. They never exceed the height of the terminal."""
+        parts: list[RenderableType] = []
+        rows = max(2, self.console.height - 6)
+        if tail := self._blocks.rest.strip("\n"):
+            parts.append(self._tail(tail, rows, ""))
+        if self._thought:
+            parts.append(self._tail(self._thought, 2, "dim italic"))
+        parts += [candidate_line(c) for c in self._candidates[-SHOWN_CANDIDATES:]]
+        for call in list(self._calls.values())[-3:]:
+            parts.append(tool_started(call))
+            if self._tool_tail.strip():
+                parts.append(self._tail(self._tool_tail, 3, "dim"))
+        parts.append(self._status())
+        return Group(*parts)
+
+    def _tail(self, text: str, rows: int, style: str) -> RenderableType:
+        """The last `rows` lines of a text, each cut to the width."""
+        width = max(10, self.console.width - 4)
+        lines = clean(text[-TAIL_CHARACTERS:]).rstrip("\n").split("\n")
+        wrapped = [line[i : i + width] for line in lines[-rows:] for i in range(0, max(1, len(line)), width)]
+        return Padding(Text("\n".join(wrapped[-rows:]), style, no_wrap=True, overflow="ellipsis"), (0, 0, 0, 2))
+
+    def _status(self) -> RenderableType:
+        text = Text(self._activity or ("runs" if self._calls else "works"), "cyan", no_wrap=True, overflow="ellipsis")
+        if self._candidates:
+            text.append(f" · candidate {self._candidates[-1].index} of {self._candidates[-1].total}", "dim")
+        if self._progress and self._progress[1]:
+            done, total = self._progress
+            text.append(f" · {done:,} of {total:,} tokens ({100 * done // total} %)", "dim")
+        text.append(f" · {self._clock() - self._since:.0f} s", "dim")
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_row("", self._spinner, text)
+        return line
