@@ -1,0 +1,1 @@
+"""What the model is told of a repository before the first question."""

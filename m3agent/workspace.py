@@ -1,0 +1,83 @@
+"""What a run or a chat starts with: the tools and their context in a folder, and the beginning of the conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from m3_tools.base import Tool, ToolContext
+from m3agent.events import Notice
+from m3agent.llm.protocol import ModelInfo, Options
+from m3agent.messages import Message
+from m3agent.outputs import Outputs
+from m3agent.prompt import Conversation, system_prompt
+from m3agent.repository.prefix import Prefix, repository_prefix
+from m3agent.settings import Settings
+
+ROOM_FOR_REPOSITORY = 32_000
+"""A window smaller than this holds no repository beside the work."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """A folder made ready for the loop."""
+
+    conversation: Conversation
+    tools: tuple[Tool[Any], ...]
+    context: ToolContext
+
+    def options(self, settings: Settings, seed: int | None = None) -> Options:
+        return Options(max_tokens=settings.max_tokens, temperature=settings.temperature, seed=seed)
+
+
+async def open_workspace(
+    settings: Settings,
+    info: ModelInfo,
+    repo: Path,
+    *,
+    command: str,
+    outputs: Outputs,
+    history: Sequence[Message] = (),
+) -> Workspace:
+    """Read the repository for the prompt and make the tools. The system message is the first event.
+
+    With `history`, a resumed conversation, nothing is read again: its beginning stays as the model knows it, and calls
+    that were interrupted get their result.
+    """
+    from m3_tools.toolset import all_tools
+
+    conversation = Conversation(outputs.sink, history)
+    if history:
+        conversation.close_open_calls("interrupted when the session ended; it was not run again")
+    else:
+        prefix = await asyncio.to_thread(_prefix, settings, info, repo)
+        if prefix.text:
+            outputs.sink(Notice(text=_in_view(prefix)))
+        conversation.add(system_prompt(info, command=command, repository=prefix.text))
+    context = ToolContext(
+        root=repo.resolve(), spill_dir=outputs.spill_dir, environment=dict(settings.command_environment)
+    )
+    return Workspace(conversation=conversation, tools=tuple(all_tools()), context=context)
+
+
+def _in_view(prefix: Prefix) -> str:
+    counts = [(prefix.whole, "whole"), (prefix.outlined, "as outlines"), (prefix.named, "by name")]
+    shown = ", ".join(f"{n} files {how}" for n, how in counts if n) or "no files"
+    return f"the repository is in view: {shown}, about {prefix.tokens:,} tokens"
+
+
+def _prefix(settings: Settings, info: ModelInfo, repo: Path) -> Prefix:
+    room = 0 if info.is_nano or info.context_tokens < ROOM_FOR_REPOSITORY else info.context_tokens // 2
+    return repository_prefix(repo, budget_tokens=min(room, settings.repository_tokens), outline=_outline)
+
+
+def _outline(path: str, text: str) -> str:
+    from m3_tools.outline import outline_lines
+    from m3_tools.symbols import definitions, language_of
+
+    if language_of(path) is None:
+        return ""
+    return "\n".join(outline_lines(definitions(path, text.encode())))
