@@ -1,0 +1,111 @@
+"""`m3 run PROMPT`: one task, no questions asked."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+
+from m3agent.approval import Mode
+from m3agent.commands.options import budget_options, mode_option, model_option, output_option, repo_option, seed_option
+from m3agent.errors import M3Error
+from m3agent.events import RunEnded, RunStarted
+from m3agent.exits import Exit
+from m3agent.outputs import OutputFormat, open_outputs
+from m3agent.settings import Settings, load_settings
+from m3agent.signals import interrupt_exit, model_exit, run_command
+
+
+@click.command()
+@click.argument("prompt")
+@repo_option
+@model_option
+@mode_option("plan", "edit", "auto", default="edit")
+@budget_options
+@seed_option
+@output_option
+def command(
+    prompt: str,
+    repo: Path,
+    model: str | None,
+    mode: Mode,
+    max_steps: int | None,
+    time_limit_s: float | None,
+    seed: int | None,
+    output: OutputFormat,
+) -> int:
+    """Do one task in the repository; PROMPT says what, `-` reads it from stdin.
+
+    Nothing is asked: a call that needs an approval is refused, and when the task ends there the exit code is 6.
+    """
+    settings = load_settings(model=model, max_steps=max_steps, time_limit_s=time_limit_s)
+    task = sys.stdin.read() if prompt == "-" else prompt
+    if not task.strip():
+        raise M3Error("the task is empty: say what is to be done")
+    return run_command(lambda: _run(settings, task, repo, mode, seed, output))
+
+
+async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int | None, output: OutputFormat) -> int:
+    from m3agent import __version__
+    from m3agent.budget import Budget
+    from m3agent.llm.factory import open_model
+    from m3agent.llm.protocol import ModelError
+    from m3agent.loop import run_loop
+    from m3agent.messages import user
+    from m3agent.workspace import open_workspace
+
+    model = await open_model(settings)
+    budget = Budget(max_steps=settings.max_steps, time_limit_s=settings.time_limit_s)
+    try:
+        with open_outputs(settings, output=output) as out:
+
+            def end(code: Exit, outcome: str, summary: str) -> int:
+                report = {
+                    "model": model.info.name,
+                    "steps": budget.steps,
+                    "prompt_tokens": budget.usage.prompt_tokens,
+                    "cached_tokens": budget.usage.cached_tokens,
+                    "completion_tokens": budget.usage.completion_tokens,
+                    "session": str(out.session_path),
+                }
+                out.sink(
+                    RunEnded(
+                        exit_code=code, outcome=outcome, summary=summary, duration_s=budget.elapsed_s, report=report
+                    )
+                )
+                return int(code)
+
+            out.sink(
+                RunStarted(
+                    run_id=out.run_id,
+                    command="run",
+                    model=model.info.name,
+                    repo=str(repo),
+                    task=task,
+                    version=__version__,
+                )
+            )
+            try:
+                work = await open_workspace(settings, model.info, repo, command="run", outputs=out)
+                work.conversation.add(user(task))
+                result = await run_loop(
+                    model,
+                    work.conversation,
+                    work.tools,
+                    work.context,
+                    sink=out.sink,
+                    options=work.options(settings, seed),
+                    budget=budget,
+                    mode=mode,
+                )
+            except asyncio.CancelledError as error:
+                end(interrupt_exit(error), "interrupted", "")
+                raise
+            except ModelError as error:
+                return end(model_exit(error), "the model is unavailable", str(error))
+            summary = result.text if not result.detail else f"{result.text.rstrip()}\n\n{result.detail}".lstrip()
+            return end(result.exit_code, result.outcome.replace("_", " "), summary)
+    finally:
+        await model.aclose()

@@ -1,0 +1,35 @@
+"""`m3 serve`: a local model for other programs, over the OpenAI-compatible API."""
+
+from __future__ import annotations
+
+import click
+
+from m3agent.commands.options import model_option
+from m3agent.errors import M3Error, ModelUnavailable
+from m3agent.settings import load_settings
+
+
+@click.command()
+@model_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on.")
+def command(model: str | None, host: str, port: int) -> int:
+    """Serve the embedded model or a checkpoint folder at http://HOST:PORT/v1.
+
+    With M3_API_KEY set, requests need it as their bearer token.
+    """
+    settings = load_settings(model=model)
+    if settings.model.startswith(("http://", "https://", "scripted:")):
+        raise M3Error(f"{settings.model} is not a local model: give nano or a checkpoint folder")
+    try:
+        from m3_runtime.chat.session import ChatEngine
+
+        from m3_runtime import server
+    except ImportError as error:
+        raise ModelUnavailable(f"serving needs the extra: pip install 'm3-agent[serve]' ({error})") from error
+    try:
+        engine = ChatEngine.load(settings.model)
+    except (ValueError, OSError, RuntimeError, KeyError) as error:
+        raise ModelUnavailable(f"{settings.model} cannot be loaded: {error}") from error
+    server.run(engine, host, port, settings.api_key)
+    return 0
