@@ -1,0 +1,113 @@
+"""The write tool, and the atomic replacement below every edit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from m3_tools.base import ToolContext, ToolResult
+from m3_tools.read import ReadTool
+from m3_tools.write import WriteTool
+
+Call = Callable[..., ToolResult]
+
+
+def test_a_new_file_gets_its_folders_and_exactly_the_content(call: Call, context: ToolContext) -> None:
+    assert not call(WriteTool(), path="a/b/c.txt", content="x\r\ny").is_error
+    assert (context.root / "a/b/c.txt").read_bytes() == b"x\r\ny"
+    plain = context.root / "plain"
+    plain.touch()
+    assert (context.root / "a/b/c.txt").stat().st_mode == plain.stat().st_mode  # the umask decides
+
+
+def test_an_existing_file_must_have_been_read(call: Call, context: ToolContext) -> None:
+    path = context.root / "f.txt"
+    path.write_text("old\n")
+    assert "Read it first" in call(WriteTool(), path="f.txt", content="new\n").text
+    assert path.read_text() == "old\n"
+    call(ReadTool(), path="f.txt")
+    assert not call(WriteTool(), path="f.txt", content="new\n").is_error
+    assert path.read_text() == "new\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "content", "after"),
+    [
+        (b"a\r\nb\r\n", "a\nc\n", b"a\r\nc\r\n"),
+        (b"\xef\xbb\xbfa\n", "b\n", b"\xef\xbb\xbfb\n"),
+        (b"caf\xe9\n", "café!\n", b"caf\xe9!\n"),
+        (b"a\r\nb\n", "a\nb", b"a\nb"),
+        (b"", "x\ny", b"x\ny"),
+    ],
+)
+def test_encoding_and_line_ends_of_an_existing_file_are_kept(
+    call: Call, context: ToolContext, before: bytes, content: str, after: bytes
+) -> None:
+    path = context.root / "f.txt"
+    path.write_bytes(before)
+    call(ReadTool(), path="f.txt")
+    assert not call(WriteTool(), path="f.txt", content=content).is_error
+    assert path.read_bytes() == after
+
+
+@pytest.mark.parametrize(
+    "line", ["# ... rest of the file unchanged ...", "// … existing code …", "<!-- rest of the code here -->"]
+)
+def test_a_placeholder_for_code_is_refused(call: Call, context: ToolContext, line: str) -> None:
+    result = call(WriteTool(), path="f.py", content=f"a = 1\n{line}\n")
+    assert "stands for code" in result.text
+    assert not (context.root / "f.py").exists()
+
+
+def test_an_ordinary_comment_is_no_placeholder(call: Call) -> None:
+    assert not call(WriteTool(), path="f.py", content="# keep the existing order of keys\na = 1\n").is_error
+
+
+@pytest.mark.parametrize("path", [".git/hooks/pre-commit", "file/x.txt", ".", "../x"])
+def test_places_that_cannot_or_must_not_be_written(call: Call, context: ToolContext, path: str) -> None:
+    (context.root / "file").write_text("")
+    assert call(WriteTool(), path=path, content="x").is_error
+    assert not (context.root / ".git").exists()
+
+
+def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
+    program = (
+        "import sys, itertools; from pathlib import Path; from m3_tools.files import write_atomic\n"
+        "print('ready', flush=True)\n"
+        "for c in itertools.cycle('ab'): write_atomic(Path(sys.argv[1]), c.encode() * 300_000)\n"
+    )
+    path = tmp_path / "f"
+    chooser = random.Random(7)
+    for _ in range(12):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        writer = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, env=environment)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(chooser.uniform(0.005, 0.04))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        if path.exists():
+            assert path.read_bytes() in (b"a" * 300_000, b"b" * 300_000)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    program = (
+        "import resource, signal, sys; from pathlib import Path; from m3_tools.files import write_atomic\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "write_atomic(Path(sys.argv[1]), b'n' * 5000)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
+    result = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, env=environment)
+    assert b"OSError" in result.stderr
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
