@@ -1,0 +1,86 @@
+"""`m3 fix --issue REF`: repair a bug from an issue, and prove it with the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from m3agent.approval import Mode
+from m3agent.commands.options import budget_options, mode_option, model_option, output_option, repo_option, seed_option
+from m3agent.outputs import OutputFormat, open_outputs
+from m3agent.settings import Settings, load_settings
+from m3agent.signals import run_command
+
+
+@click.command()
+@repo_option
+@click.option("--issue", "ref", required=True, metavar="REF", help="A number, an address, a file, or - for stdin.")
+@click.option("--test", "test_command", default="", metavar="CMD", help="The command that runs the tests.")
+@click.option(
+    "--candidates",
+    type=click.IntRange(1, 100),
+    default=50,
+    show_default=True,
+    help="Edits that are tried at most (search strategy).",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(["auto", "agent", "search"]),
+    default="auto",
+    show_default=True,
+    help="agent: the model works freely. search: its proposed edits are tried in turn. auto: search for nano.",
+)
+@mode_option("edit", "auto", default="edit")
+@click.option("--in-place", is_flag=True, help="Write the proven repair into your files.")
+@click.option("--commit", is_flag=True, help="Commit the proven repair on a new branch; your files stay as they are.")
+@model_option
+@budget_options
+@seed_option
+@output_option
+def command(
+    repo: Path,
+    ref: str,
+    test_command: str,
+    candidates: int,
+    strategy: str,
+    mode: Mode,
+    in_place: bool,
+    commit: bool,
+    model: str | None,
+    max_steps: int | None,
+    time_limit_s: float | None,
+    seed: int | None,
+    output: OutputFormat,
+) -> int:
+    """Repair the bug that an issue describes, in a work tree of its own, and prove the repair.
+
+    A number is looked up in .m3/issues/N.md, then issues/N.md, then at the forge of the remote. The result is a patch
+    under .m3/fixes/; your files change only with --in-place.
+
+    \b
+    Exit codes: 0 fixed and proven, 1 not fixed, 2 wrong usage or no such issue,
+    3 nothing fails, 4 no tests to prove it, 5 a limit was reached, 6 an approval
+    was needed, 7 the tests cannot start, 75 the model is unavailable.
+    """
+    settings = load_settings(model=model, max_steps=max_steps, time_limit_s=time_limit_s)
+    chosen = {
+        "repo": repo,
+        "ref": ref,
+        "test_command": test_command,
+        "candidates": candidates,
+        "strategy": strategy,
+        "mode": mode,
+        "in_place": in_place,
+        "commit": commit,
+        "seed": seed,
+    }
+    return run_command(lambda: _fix(settings, chosen, output))
+
+
+async def _fix(settings: Settings, chosen: dict[str, object], output: OutputFormat) -> int:
+    from m3agent.fix.flow import Fix, FixRequest
+
+    with open_outputs(settings, output=output) as out:
+        request = FixRequest(**chosen)  # type: ignore[arg-type]  # click has checked every value
+        return await Fix(request, settings, out.sink, run_id=out.run_id, spill_dir=out.spill_dir).run()

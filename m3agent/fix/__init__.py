@@ -1,0 +1,1 @@
+"""From an issue to a verified repair: intake, baseline, candidates, verification, report. `flow` holds the order."""

@@ -1,0 +1,89 @@
+"""The *agent* strategy: the model works freely in the work tree; the proof stays with the program."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from m3_tools.base import ToolContext
+from m3_tools.report import report_text
+from m3_tools.toolset import all_tools
+from m3agent.approval import Mode
+from m3agent.budget import Budget
+from m3agent.events import Notice, PhaseEnded, PhaseStarted
+from m3agent.fix.baseline import Baseline
+from m3agent.fix.issue import Issue
+from m3agent.fix.outcome import Ended
+from m3agent.fix.prompt import issue_text
+from m3agent.fix.suite import FIRST_LIMIT_S, Suite
+from m3agent.fix.verify import Evidence, verify
+from m3agent.fix.worktree import WorkTree
+from m3agent.llm.protocol import LanguageModel, Options
+from m3agent.loop import LoopResult, run_loop
+from m3agent.messages import user
+from m3agent.prompt import Conversation, system_prompt
+from m3agent.sinks import EventSink
+
+MAX_ROUNDS = 3
+"""So often the model may hand in a change; the second and third time it knows why the last one was refused."""
+
+
+async def run_agent(
+    model: LanguageModel,
+    issue: Issue,
+    worktree: WorkTree,
+    suite: Suite,
+    baseline: Baseline | None,
+    budget: Budget,
+    sink: EventSink,
+    options: Options,
+    mode: Mode,
+) -> Evidence | None:
+    """Let the model repair the issue; the change lies in the work tree. Without a baseline there is no evidence.
+
+    Errors: Ended when the model gives up, a budget is used up, or an approval is missing; ModelError of the model.
+    """
+    tools = all_tools(run_tests=suite.tool(baseline.limit_s if baseline else FIRST_LIMIT_S))
+    context = ToolContext(root=worktree.root, spill_dir=suite.spill_dir, environment=dict(suite.environment))
+    conversation = Conversation(sink)
+    conversation.add(system_prompt(model.info, command="fix"))
+    before = report_text(baseline.report) if baseline else "No tests were found."
+    text = f"{issue_text(issue, model.info)}\n\nThe tests before any change ({suite.shown_command}):\n\n{before}"
+    conversation.add(user(text))
+    for number in range(1, MAX_ROUNDS + 1):
+        sink(PhaseStarted(name="work", detail=f"round {number}" if number > 1 else ""))
+        start = budget.elapsed_s
+        result = await run_loop(
+            model, conversation, tools, context, sink=sink, options=options, budget=budget, mode=mode
+        )
+        sink(PhaseEnded(name="work", summary=result.detail or result.outcome, duration_s=budget.elapsed_s - start))
+        changed = bool(worktree.changed())
+        if result.outcome != "answered" and not changed:
+            raise _ended(result)
+        if not changed:
+            raise Ended("not_fixed", f"the model changed nothing. It says: {_one_line(result.text)}")
+        if baseline is None:
+            return None
+        evidence = await verify(worktree, suite, baseline)
+        if evidence.proven or result.outcome != "answered" or number == MAX_ROUNDS:
+            if not evidence.proven and result.outcome in ("budget", "needs_approval"):
+                raise _ended(result)
+            return evidence
+        sink(Notice(text=f"not proven: {evidence.reason}", level="warning"))
+        failing = report_text(dataclasses.replace(evidence.after, executed={}, scores={}))
+        conversation.add(
+            user(f"Your change was tested and does not count yet: {evidence.reason}.\n\n{failing}\n\nGo on from here.")
+        )
+    raise AssertionError("unreachable")
+
+
+def _ended(result: LoopResult) -> Ended:
+    if result.outcome in ("budget", "truncated", "context_full"):
+        return Ended("budget", result.detail)
+    if result.outcome == "needs_approval":
+        return Ended("needs_approval", result.detail)
+    return Ended("not_fixed", result.detail or _one_line(result.text))
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 200 else f"{line[:199]}…"

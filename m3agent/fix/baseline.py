@@ -1,0 +1,178 @@
+"""The tests before the first edit: what fails, which of it the issue means, what the failing tests ran.
+
+Every later claim is measured against this. A repository may have more failures than the issue speaks of; then the
+failing tests are grouped by the code that they fail in, and the group that the issue's words point to is the target.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from m3_tools.report import TestFailure, TestReport
+from m3agent.fix.issue import Issue
+from m3agent.fix.outcome import Ended
+from m3agent.fix.suite import Suite
+
+T = TypeVar("T")
+
+MAX_GROUPS = 8
+"""With failures in more files than this, all of them are one group: they hardly have a cause each."""
+FUNCTION_WEIGHT = 3
+"""An issue that names a function points harder than one that shares a word with a test's name."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """`report` is the whole run; its failures begin with the targets and its trace is that of the targets.
+
+    `targets` are the failing tests that the issue means, `others` the rest that failed before, `flaky` those whose
+    outcome changed between two runs of the same code: they prove nothing. `limit_s` stops a run of the whole suite,
+    `short_limit_s` one of the targets.
+    """
+
+    report: TestReport
+    targets: tuple[str, ...]
+    others: tuple[str, ...]
+    flaky: tuple[str, ...]
+    limit_s: float
+    short_limit_s: float
+
+
+async def take_baseline(suite: Suite, issue: Issue) -> Baseline:
+    """Run the tests of the untouched code.
+
+    Errors: Ended when the tests cannot start, hang, are missing, or when nothing fails.
+    """
+    whole = await suite.run("baseline")
+    _require_failures(whole)
+    groups, flaky = await _groups(suite, whole)
+    if not groups:
+        names = ", ".join(flaky[:3])
+        raise Ended("not_reproduced", f"the failures do not come back when the tests run again (flaky): {names}")
+    chosen = choose(groups, issue)
+    targets = tuple(test_id for group in chosen for test_id in group.failing)
+    others = tuple(i for i in whole.failed_ids if i not in targets and i not in flaky)
+    first = [f for f in whole.failures if f.test_id in targets]
+    rest = [f for f in whole.failures if f.test_id not in targets]
+    report = dataclasses.replace(
+        whole,
+        failures=tuple(_with_frames(first, chosen) + rest),
+        executed=_merged([group.report.executed for group in chosen]),
+        scores=_merged([group.report.scores for group in chosen]),
+    )
+    return Baseline(
+        report=report,
+        targets=targets,
+        others=others,
+        flaky=flaky,
+        limit_s=max(10.0, 10 * whole.duration_s),
+        short_limit_s=max(4.0, 4 * whole.duration_s),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Group:
+    """Failing tests of one file, and the traced run of that file's tests."""
+
+    failing: tuple[str, ...]
+    report: TestReport
+
+    def prime_suspects(self) -> frozenset[tuple[str, str]]:
+        """(path, function) of what the failing tests run most particularly."""
+        scored = {(path, name): s for path, names in self.report.scores.items() for name, s in names.items()}
+        best = max(scored.values(), default=0.0)
+        return frozenset(place for place, score in scored.items() if score >= 0.95 * best)
+
+
+def choose(groups: Sequence[Group], issue: Issue) -> list[Group]:
+    """The groups that the issue means: those of one cause whose names share most with its words, else all."""
+    causes = _by_cause(groups)
+    if len(causes) == 1:
+        return causes[0]
+    words = _words(f"{issue.title} {issue.body}")
+    names = [[(_words(i.replace("::", " ")), 1) for g in cause for i in g.failing] for cause in causes]
+    for cause, found in zip(causes, names, strict=True):
+        found += [(_words(function), FUNCTION_WEIGHT) for g in cause for _, function in g.prime_suspects()]
+    points: list[float] = []
+    for found in names:
+        weights: dict[str, int] = {}
+        for shared, weight in ((names_of & words, weight) for names_of, weight in found):
+            weights.update({word: max(weight, weights.get(word, 0)) for word in shared})
+        points.append(sum(weights.values()))
+    best = max(points)
+    if points.count(best) != 1:
+        return list(groups)
+    return causes[points.index(best)]
+
+
+def _by_cause(groups: Sequence[Group]) -> list[list[Group]]:
+    """Groups that share a prime suspect belong together."""
+    causes: list[tuple[list[Group], frozenset[tuple[str, str]]]] = []
+    for group in groups:
+        members, places = [group], group.prime_suspects()
+        for cause in [c for c in causes if c[1] & places]:
+            causes.remove(cause)
+            members, places = cause[0] + members, cause[1] | places
+        causes.append((members, places))
+    return [members for members, _ in causes]
+
+
+async def _groups(suite: Suite, whole: TestReport) -> tuple[list[Group], tuple[str, ...]]:
+    """The failing tests by file, each with a traced second run; and the tests whose outcome changed."""
+    by_file: dict[str, list[str]] = {}
+    for test_id in whole.failed_ids:
+        by_file.setdefault(test_id.partition("::")[0], []).append(test_id)
+    if len(by_file) > MAX_GROUPS or any("::" not in test_id for test_id in whole.failed_ids):
+        by_file = {"": list(whole.failed_ids)}
+    groups: list[Group] = []
+    flaky: list[str] = []
+    for file, failing in by_file.items():
+        ids = tuple(i for i in whole.outcomes if i.partition("::")[0] == file)
+        report = await suite.run("trace", ids, trace=True)
+        changed = [i for i, o in report.outcomes.items() if i in whole.outcomes and whole.outcomes[i] != o]
+        flaky += changed
+        if lasting := tuple(i for i in failing if i not in changed):
+            groups.append(Group(failing=lasting, report=report))
+    return groups, tuple(flaky)
+
+
+def _require_failures(whole: TestReport) -> None:
+    if not whole.could_start:
+        raise Ended("broken_environment", f"the tests cannot start: {whole.reason} (command: {whole.command})")
+    if whole.timed_out:
+        raise Ended(
+            "broken_environment", f"the tests did not end within {whole.duration_s:.0f} s (command: {whole.command})"
+        )
+    if whole.no_tests:
+        raise Ended("unverified", f"no tests were found ({whole.command}): nothing could verify a repair")
+    if not whole.failed_ids:
+        raise Ended(
+            "not_reproduced",
+            f"all {whole.counts.passed} tests pass: nothing here shows the problem; add a test that fails",
+        )
+
+
+def _with_frames(failures: Sequence[TestFailure], groups: Sequence[Group]) -> list[TestFailure]:
+    """The failures as the second run saw them, where it saw them."""
+    again = {f.test_id: f for group in groups for f in group.report.failures}
+    return [again.get(f.test_id, f) for f in failures]
+
+
+def _merged(parts: Sequence[Mapping[str, Mapping[str, T]]]) -> dict[str, dict[str, T]]:
+    merged: dict[str, dict[str, T]] = {}
+    for part in parts:
+        for path, functions in part.items():
+            merged.setdefault(path, {}).update(functions)
+    return merged
+
+
+def _words(text: str) -> set[str]:
+    """Words of at least four letters, in lower case, identifiers taken apart and plurals brought to one form."""
+    pieces = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", text)
+    return {piece.lower().removesuffix("s") for piece in pieces if len(piece) >= 4 and piece.lower() not in _COMMON}
+
+
+_COMMON = frozenset({"test", "tests", "that", "this", "with", "when", "than", "from", "have", "does", "should", "same"})

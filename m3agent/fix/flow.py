@@ -1,0 +1,265 @@
+"""The phases of a fix in their order, from the issue to the exit code. The work itself stands in the other files."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from m3agent import __version__
+from m3agent.approval import Mode
+from m3agent.budget import Budget
+from m3agent.errors import M3Error
+from m3agent.events import Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarted
+from m3agent.exits import Exit
+from m3agent.fix.agent import run_agent
+from m3agent.fix.baseline import Baseline, take_baseline
+from m3agent.fix.deliver import apply_in_place, check_untouched, commit_on_branch, write_patch
+from m3agent.fix.issue import Issue, load_issue
+from m3agent.fix.outcome import Ended
+from m3agent.fix.report import build_report, evidence_text
+from m3agent.fix.search import Search
+from m3agent.fix.suite import FIRST_LIMIT_S, Suite
+from m3agent.fix.verify import Evidence, verify
+from m3agent.fix.worktree import WorkTree, open_worktree
+from m3agent.llm.factory import open_model
+from m3agent.llm.protocol import LanguageModel, ModelError, Options
+from m3agent.settings import Settings
+from m3agent.signals import interrupt_exit, model_exit
+from m3agent.sinks import EventSink
+
+Strategy = Literal["auto", "agent", "search"]
+ModelOpener = Callable[[Settings], Awaitable[LanguageModel]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FixRequest:
+    """What the person asked for."""
+
+    repo: Path
+    ref: str
+    test_command: str = ""
+    candidates: int = 50
+    """Edits that are tried at most, in the search strategy."""
+    strategy: Strategy = "auto"
+    mode: Mode = "edit"
+    """What the agent strategy may do unasked."""
+    in_place: bool = False
+    commit: bool = False
+    seed: int | None = None
+
+
+class Fix:
+    """One fix. `run` goes through the phases; what each phase found stays here for the report."""
+
+    def __init__(
+        self,
+        request: FixRequest,
+        settings: Settings,
+        sink: EventSink,
+        *,
+        run_id: str,
+        spill_dir: Path,
+        opener: ModelOpener = open_model,
+    ):
+        self.request, self.settings, self.sink = request, settings, sink
+        self.run_id, self.spill_dir, self.opener = run_id, spill_dir, opener
+        self.budget = Budget(max_steps=settings.max_steps, time_limit_s=settings.time_limit_s)
+        self.repo = request.repo.expanduser().absolute()
+        self.issue = Issue(title="", body="", source=request.ref)
+        self.model_name = settings.model
+        self.strategy: str = request.strategy
+        self.suite: Suite | None = None
+        self.baseline: Baseline | None = None
+        self.evidence: Evidence | None = None
+        self.tried = 0
+        self.diff, self.files = "", tuple[str, ...]()
+        self.delivery: dict[str, Any] = {}
+
+    async def run(self) -> int:
+        """Do everything, tell it as events that begin with RunStarted and end with RunEnded; returns the exit code.
+
+        Errors: CancelledError on an interrupt, after the work tree is gone and RunEnded is told.
+        """
+        try:
+            self.issue = load_issue(self.request.ref, self.repo, self.settings)
+        except M3Error as error:
+            self._started(f"issue {self.request.ref}")
+            return self._ended("error", error.exit_code, str(error))
+        self._started(self.issue.title)
+        for note in self.issue.notes:
+            self.sink(Notice(text=note, level="warning"))
+        deadline = asyncio.timeout(self.budget.remaining_s)
+        try:
+            async with deadline:
+                summary = await self._phases()
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            return self._ended("budget", Exit.BUDGET, self.budget.reached() or "the time limit is reached")
+        except Ended as end:
+            return self._ended(end.outcome, end.exit_code, end.summary)
+        except M3Error as error:
+            return self._ended("error", error.exit_code, str(error))
+        except ModelError as error:
+            return self._ended("model_unavailable", model_exit(error), str(error))
+        except asyncio.CancelledError as error:
+            self._ended("interrupted", interrupt_exit(error), "interrupted; the work tree is as it was")
+            raise
+        return self._ended("fixed", Exit.OK, summary)
+
+    async def _phases(self) -> str:
+        """From the work tree to the delivery; returns the summary of a proven repair, else raises Ended."""
+        with open_worktree(self.repo) as worktree:
+            for note in worktree.notes:
+                self.sink(Notice(text=note))
+            self.suite = Suite(
+                root=worktree.root,
+                origin=worktree.origin,
+                spill_dir=self.spill_dir,
+                command=self.request.test_command,
+                environment=self.settings.command_environment,
+                first_limit_s=min(FIRST_LIMIT_S, self.settings.time_limit_s),
+            )
+            untested = await self._take_baseline(self.suite, worktree)
+            model = await self.opener(self.settings)
+            try:
+                self._choose(model, untested)
+                await self._repair(model, worktree, self.suite)
+            finally:
+                await model.aclose()
+            return await self._prove_and_deliver(worktree, self.suite)
+
+    async def _take_baseline(self, suite: Suite, worktree: WorkTree) -> Ended | None:
+        """The baseline, or why there is none although a free agent may still try."""
+        start = self._phase("baseline", "the tests before any change")
+        try:
+            self.baseline = await take_baseline(suite, self.issue)
+        except Ended as end:
+            self._phase_ended("baseline", end.summary, start)
+            if end.outcome != "unverified" or self.request.strategy == "search":
+                raise
+            return end
+        worktree.settle()
+        counts = self.baseline.report.counts
+        failing = f"{counts.failed + counts.errors} failing, {len(self.baseline.targets)} of them belong to the issue"
+        self._phase_ended("baseline", f"{counts.passed} passed, {failing}", start)
+        return None
+
+    def _choose(self, model: LanguageModel, untested: Ended | None) -> None:
+        """Name the model and settle the strategy: the embedded model searches, a large one works freely."""
+        self.model_name = model.info.name
+        if self.request.strategy == "auto":
+            self.strategy = "search" if model.info.is_nano else "agent"
+        if untested is not None and self.strategy == "search":
+            raise untested
+
+    async def _repair(self, model: LanguageModel, worktree: WorkTree, suite: Suite) -> None:
+        if self.strategy == "agent":
+            options = Options(
+                max_tokens=self.settings.max_tokens, temperature=self.settings.temperature, seed=self.request.seed
+            )
+            self.evidence = await run_agent(
+                model,
+                self.issue,
+                worktree,
+                suite,
+                self.baseline,
+                self.budget,
+                self.sink,
+                options,
+                self.request.mode,
+            )
+            return
+        assert self.baseline is not None, "search is chosen only with a baseline"
+        search = Search(
+            model,
+            worktree,
+            suite,
+            self.baseline,
+            self.budget,
+            self.sink,
+            max_candidates=self.request.candidates,
+            seed=self.request.seed,
+        )
+        try:
+            result = await search.run(self.issue)
+        finally:
+            self.tried = search.tried
+        start = self._phase("verify", "the whole suite, and the targets without the change")
+        self.evidence = await verify(worktree, suite, self.baseline, result.after)
+        self._phase_ended("verify", self.evidence.reason or "undoing the change makes the tests fail again", start)
+
+    async def _prove_and_deliver(self, worktree: WorkTree, suite: Suite) -> str:
+        """Hand over what is proven. A change that nothing could verify is kept as a patch and never applied."""
+        self.files, self.diff = worktree.changed(), worktree.diff()
+        evidence = self.evidence
+        if evidence is None:
+            self.delivery["patch"] = str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir))
+            raise Ended("unverified", "changed, but no tests exist that could verify it; the change was not applied")
+        if not evidence.proven:
+            raise Ended("not_fixed", f"not fixed: {evidence.reason}")
+        self.delivery["patch"] = str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir))
+        summary = f"fixed: {len(evidence.comparison.fixed)} failing tests pass, and every other test is as it was"
+        if self.request.in_place:
+            check_untouched(worktree)
+        if self.request.commit:
+            self.delivery["branch"] = commit_on_branch(worktree, self.issue, self._commit_message(evidence))
+        if self.request.in_place:
+            self.delivery["applied"] = ", ".join(apply_in_place(worktree))
+        return summary
+
+    def _commit_message(self, evidence: Evidence) -> str:
+        before, after = self.baseline.report.counts if self.baseline else None, evidence.after.counts
+        counts = f"Tests before: {before.passed} passed, {before.failed + before.errors} failed. " if before else ""
+        return (
+            f"fix: {self.issue.title}\n\nIssue: {self.issue.source}\n"
+            f"{counts}After: {after.passed} passed, {after.failed + after.errors} failed.\n"
+            f"Undoing the change makes the failing tests fail again.\nMade by m3 with {self.model_name}.\n"
+        )
+
+    def _started(self, task: str) -> None:
+        self.sink(
+            RunStarted(
+                run_id=self.run_id,
+                command="fix",
+                model=self.model_name,
+                repo=str(self.repo),
+                task=task,
+                version=__version__,
+            )
+        )
+
+    def _ended(self, outcome: str, code: Exit, summary: str) -> int:
+        report = build_report(
+            issue=self.issue,
+            repo=self.repo,
+            model=self.model_name,
+            strategy=self.strategy,
+            budget=self.budget,
+            suite=self.suite,
+            baseline=self.baseline,
+            evidence=self.evidence,
+            diff=self.diff,
+            files=self.files,
+            candidates_tried=self.tried,
+            candidates_limit=self.request.candidates,
+            delivery=self.delivery,
+        )
+        text = "\n".join(part for part in (summary, evidence_text(report)) if part)
+        self.sink(
+            RunEnded(
+                exit_code=int(code), outcome=outcome, summary=text, duration_s=self.budget.elapsed_s, report=report
+            )
+        )
+        return int(code)
+
+    def _phase(self, name: str, detail: str) -> float:
+        self.sink(PhaseStarted(name=name, detail=detail))
+        return time.monotonic()
+
+    def _phase_ended(self, name: str, summary: str, start: float) -> None:
+        self.sink(PhaseEnded(name=name, summary=summary, duration_s=time.monotonic() - start))

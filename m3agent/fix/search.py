@@ -1,0 +1,321 @@
+"""The *search* strategy: run the tests, let the model rank the suspects and propose edits, try them until one holds.
+
+All proposals are forks of one conversation, so a local engine computes the shared beginning once. Only the path that
+won enters the conversation, as ordinary messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Literal
+
+from m3_tools.base import DiffBlock, TestsBlock, ToolContext, ToolResult, call_tool
+from m3_tools.read import ReadTool
+from m3_tools.report import TestReport, compare, failure_lines, report_text
+from m3agent.budget import Budget
+from m3agent.events import CandidateTried, Notice, PhaseEnded, PhaseStarted, ToolEnded, ToolStarted
+from m3agent.fix.baseline import Baseline
+from m3agent.fix.candidates import Candidate, Proposal, line_number, make_candidates, touches_run_code
+from m3agent.fix.issue import Issue
+from m3agent.fix.outcome import Ended
+from m3agent.fix.prompt import issue_text, search_tools
+from m3agent.fix.suite import Suite
+from m3agent.fix.suspects import Suspect, find_suspects
+from m3agent.fix.verify import judged_broken
+from m3agent.fix.worktree import WorkTree
+from m3agent.llm.protocol import BadReply, ContextFull, LanguageModel, Options
+from m3agent.messages import ToolCall, assistant, tool_result, user
+from m3agent.prompt import Conversation, system_prompt
+from m3agent.sinks import EventSink
+from m3agent.turn import Reply, take_turn
+
+MAX_READ_CANDIDATES = 16
+BREADTH = 6
+"""So many suspects are read; the fault is among the first few or it is not found at all."""
+MAX_EDIT_TOKENS = 120
+MAX_SENTENCE_TOKENS = 60
+
+Verdict = Literal["fixed", "still_failing", "regressed", "broken"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """The change lies in the work tree. `after` is the whole suite with it; `tried` counts the edits that were run."""
+
+    after: TestReport
+    tried: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Read:
+    """A fork of the conversation in which one suspect was read. `score` is the log-probability of that choice."""
+
+    suspect: Suspect
+    conversation: Conversation
+    call: ToolCall
+    text: str
+    score: float
+
+
+class Search:
+    """One search: what it works on is given when it is built, `run` does the work."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        worktree: WorkTree,
+        suite: Suite,
+        baseline: Baseline,
+        budget: Budget,
+        sink: EventSink,
+        *,
+        max_candidates: int,
+        seed: int | None,
+    ):
+        self.model, self.worktree, self.suite, self.baseline = model, worktree, suite, baseline
+        self.budget, self.sink, self.max_candidates = budget, sink, max_candidates
+        self.options = Options(max_tokens=MAX_EDIT_TOKENS, temperature=0.0, thinking="disabled", seed=seed)
+        self.tools = search_tools()
+        self.conversation = Conversation(sink)
+        self.tried = 0
+        self._calls = 0
+
+    async def run(self, issue: Issue) -> SearchResult:
+        """Find an edit after which the targets pass and nothing else breaks; leave it in the work tree.
+
+        Errors: Ended when no candidate holds or a budget is used up, ModelError of the model.
+        """
+        self.conversation.add(system_prompt(self.model.info, command="fix"))
+        self.conversation.add(user(issue_text(issue, self.model.info)))
+        await self._report_tests(self.baseline.report)
+        suspects = find_suspects(self.baseline.report, self.baseline.targets, self.worktree.root)
+        if not suspects:
+            raise Ended("not_fixed", "the failing tests run no code of this repository that could be changed")
+        reads = await self._locate(suspects)
+        start = self._start("candidates", f"at most {self.max_candidates} edits")
+        async for candidate in self._candidates(reads):
+            after = await self._try(candidate)
+            if after is not None:
+                self._end("candidates", f"edit {self.tried} holds", start)
+                await self._tell(candidate, reads, after)
+                return SearchResult(after=after, tried=self.tried)
+            if self.tried == self.max_candidates:
+                break
+        self._end("candidates", f"none of {self.tried} edits holds", start)
+        raise Ended("not_fixed", f"none of {self.tried} tried edits makes the failing tests pass")
+
+    async def _report_tests(self, report: TestReport) -> None:
+        """The model's call of `test`, answered with a run that was already made."""
+        call = await self._call("test", self.conversation) or self._own_call("test", {})
+        self.conversation.add(assistant(calls=(call,)))
+        counts = report.counts
+        block = TestsBlock(
+            passed=counts.passed + counts.xfailed + counts.xpassed,
+            failed=counts.failed,
+            errors=counts.errors,
+            skipped=counts.skipped,
+            duration_s=round(report.duration_s, 3),
+            failures=failure_lines(report.failures),
+        )
+        self._answer(call, ToolResult(text=report_text(report), display=(block,)), report.duration_s)
+
+    async def _locate(self, suspects: Sequence[Suspect]) -> list[_Read]:
+        """The suspects that the model would read, each in a fork of its own, best first."""
+        start = self._start("locate", f"{len(suspects)} functions ran")
+        by_place = {(s.path, s.symbol): s for s in suspects}
+        fixed = {
+            "path": list(dict.fromkeys(s.path for s in suspects)),
+            "symbol": list(dict.fromkeys(s.symbol for s in suspects)),
+        }
+        count = min(MAX_READ_CANDIDATES, max(2, len(suspects)))
+        reply = await self._ask(self.conversation, "read", fixed, candidates=count)
+        ranked: dict[tuple[str, str], tuple[ToolCall, float]] = {}
+        for call, score in _scored_calls(reply):
+            place = (str(call.arguments.get("path", "")), str(call.arguments.get("symbol", "")))
+            if call.name == "read" and place in by_place:
+                ranked.setdefault(place, (call, score))
+        # Suspects that the model did not name stay in reach, behind those that it named.
+        worst = min((score for _, score in ranked.values()), default=0.0)
+        for number, place in enumerate(place for place in by_place if place not in ranked):
+            call = self._own_call("read", {"path": place[0], "symbol": place[1]})
+            ranked[place] = (call, worst - 1.0 - number)
+        reads = []
+        for place, (call, score) in sorted(ranked.items(), key=lambda item: -item[1][1])[:BREADTH]:
+            context = ToolContext(root=self.worktree.root, spill_dir=self.suite.spill_dir)
+            result = await call_tool(ReadTool(), call.arguments, context)
+            if result.is_error:
+                continue
+            fork = self.conversation.fork(_nobody)
+            fork.add(assistant(calls=(call,)))
+            fork.add(tool_result(call.id, result.text))
+            read = _Read(suspect=by_place[place], conversation=fork, call=call, text=result.text, score=score)
+            reads.append(read)
+        self._end("locate", ", ".join(read.suspect.symbol for read in reads), start)
+        return reads
+
+    async def _candidates(self, reads: Sequence[_Read]) -> AsyncIterator[Candidate]:
+        """Edits of all suspects, best joint score first; then those of lines that no failing test ran.
+
+        An edit can score no better than the choice of its suspect, so a suspect is asked for edits only when its own
+        score is the best left. The order is the same as if all had been asked at once.
+        """
+        waiting = list(reads)
+        ready: list[tuple[float, int, Candidate]] = []
+        unlikely: list[Candidate] = []
+        made = 0
+        while waiting or ready:
+            while waiting and (not ready or waiting[0].score >= -ready[0][0]):
+                for candidate in await self._propose(waiting.pop(0)):
+                    made += 1
+                    if touches_run_code(candidate.proposal):
+                        heapq.heappush(ready, (-candidate.proposal.score, made, candidate))
+                    else:
+                        unlikely.append(candidate)
+            if ready:
+                yield heapq.heappop(ready)[2]
+        for candidate in sorted(unlikely, key=lambda c: -c.proposal.score):
+            yield candidate
+
+    async def _propose(self, read: _Read) -> list[Candidate]:
+        """What the model would edit in one suspect."""
+        fixed = {"path": [read.suspect.path], "line": _labels(read.text)}
+        try:
+            reply = await self._ask(read.conversation, "edit_line", fixed, candidates=self.max_candidates)
+        except ContextFull:
+            self.sink(Notice(text=f"{read.suspect.symbol} is too long for the model's window", level="warning"))
+            return []
+        proposals: list[Proposal] = []
+        for call, score in _scored_calls(reply):
+            number = line_number(str(call.arguments.get("line", "")))
+            inside = number is not None and read.suspect.first_line <= number <= read.suspect.last_line
+            if call.name == "edit_line" and inside:
+                proposals.append(Proposal(suspect=read.suspect, call=call, score=read.score + score))
+        return await make_candidates(proposals, self.worktree.root, self.suite.spill_dir)
+
+    async def _try(self, candidate: Candidate) -> TestReport | None:
+        """Run the tests with the edit in place. The whole suite's report if it holds; else the file is as before."""
+        start = time.monotonic()
+        file = self.worktree.root / candidate.path
+        file.write_bytes(candidate.after)
+        after: TestReport | None = None
+        verdict: Verdict = "broken"
+        detail = "interrupted"
+        try:
+            verdict, detail, after = await self._verdict()
+        finally:
+            if verdict != "fixed":
+                file.write_bytes(candidate.before)
+            self.tried += 1
+            self.sink(
+                CandidateTried(
+                    index=self.tried,
+                    total=self.max_candidates,
+                    score=candidate.proposal.score,
+                    path=candidate.path,
+                    diff=candidate.diff,
+                    verdict=verdict,
+                    detail=detail,
+                    duration_s=time.monotonic() - start,
+                )
+            )
+        return after if verdict == "fixed" else None
+
+    async def _verdict(self) -> tuple[Verdict, str, TestReport | None]:
+        baseline = self.baseline
+        quick = await self.suite.run("candidate", baseline.targets, limit_s=baseline.short_limit_s)
+        if quick.timed_out:
+            return "broken", f"stopped after {baseline.short_limit_s:.0f} s", None
+        if not quick.could_start or quick.collection_errors:
+            return "broken", quick.reason or "the tests cannot be collected", None
+        failing = [i for i in baseline.targets if quick.outcomes.get(i) not in ("passed", "xfailed", "xpassed")]
+        if failing:
+            return "still_failing", f"{len(failing)} of {len(baseline.targets)} still fail", None
+        whole = await self.suite.run("candidate", limit_s=baseline.limit_s)
+        if whole.timed_out or not whole.could_start:
+            return "broken", f"the whole suite did not end within {baseline.limit_s:.0f} s", None
+        if broken := judged_broken(baseline, compare(baseline.report, whole)):
+            return "regressed", f"{len(broken)} tests fail that passed: {broken[0]}", None
+        return "fixed", f"{len(baseline.targets)} failing tests pass", whole
+
+    async def _tell(self, candidate: Candidate, reads: Sequence[_Read], after: TestReport) -> None:
+        """The path that won enters the conversation, and the model has the last word."""
+        read = next(r for r in reads if r.suspect == candidate.proposal.suspect)
+        self.conversation.add(assistant(calls=(read.call,)))
+        self._answer(read.call, ToolResult(text=read.text))
+        call = candidate.proposal.call
+        self.conversation.add(assistant(calls=(call,)))
+        shown = candidate.result.display or (DiffBlock(path=candidate.path, diff=candidate.diff),)
+        self._answer(call, dataclasses.replace(candidate.result, display=shown))
+        await self._report_tests(after)
+        try:
+            options = dataclasses.replace(self.options, max_tokens=MAX_SENTENCE_TOKENS)
+            reply = await self._turn(self.conversation, options)
+        except (BadReply, ContextFull, Ended):
+            return  # the repair holds without a sentence about it
+        if reply.message.text.strip() and not reply.message.tool_calls:
+            self.conversation.add(assistant(reply.message.text))
+
+    async def _call(self, name: str, conversation: Conversation) -> ToolCall | None:
+        """The model's call of the tool `name`, or None if it did not make it."""
+        try:
+            reply = await self._ask(conversation, name, {}, candidates=1)
+        except BadReply:
+            return None
+        return next((call for call, _ in _scored_calls(reply) if call.name == name), None)
+
+    async def _ask(
+        self, conversation: Conversation, tool: str, fixed: Mapping[str, Sequence[str]], *, candidates: int
+    ) -> Reply:
+        options = dataclasses.replace(self.options, tool_choice=tool, fixed_arguments=fixed, candidates=candidates)
+        return await self._turn(conversation, options)
+
+    async def _turn(self, conversation: Conversation, options: Options) -> Reply:
+        if limit := self.budget.reached():
+            raise Ended("budget", limit)
+        number = self.budget.steps + 1
+        reply = await take_turn(self.model, conversation.messages, self.tools, options, self.sink, number=number)
+        self.budget.spend(reply.usage)
+        return reply
+
+    def _own_call(self, name: str, arguments: Mapping[str, Any]) -> ToolCall:
+        """A call that the harness makes in the model's place, where the model did not make it."""
+        self._calls += 1
+        return ToolCall(id=f"own_{self._calls}", name=name, arguments=arguments)
+
+    def _answer(self, call: ToolCall, result: ToolResult, duration_s: float = 0.0) -> None:
+        self.sink(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
+        self.sink(
+            ToolEnded(
+                call_id=call.id,
+                name=call.name,
+                is_error=result.is_error,
+                duration_s=duration_s,
+                text=result.text,
+                display=result.display,
+            )
+        )
+        self.conversation.add(tool_result(call.id, result.text, is_error=result.is_error))
+
+    def _start(self, name: str, detail: str) -> float:
+        self.sink(PhaseStarted(name=name, detail=detail))
+        return time.monotonic()
+
+    def _end(self, name: str, summary: str, start: float) -> None:
+        self.sink(PhaseEnded(name=name, summary=summary, duration_s=time.monotonic() - start))
+
+
+def _scored_calls(reply: Reply) -> list[tuple[ToolCall, float]]:
+    """Alternatives with their scores; a plain call, from a model that gives no alternatives, counts as certain."""
+    return [(c.call, c.score) for c in reply.candidates] or [(call, 0.0) for call in reply.message.tool_calls]
+
+
+def _labels(text: str) -> list[str]:
+    """The line labels in the result of `read`."""
+    return [f"{line.partition('|')[0]}|" for line in text.splitlines()[1:] if line.startswith("L") and "|" in line]
+
+
+def _nobody(event: object) -> None:
+    """Forks are not announced: they are no part of the conversation until one of them wins."""

@@ -1,0 +1,129 @@
+"""The proof: the failing tests pass, nothing else breaks, and without the change they fail again.
+
+Tests that the change touched are put back for the proof, so that weakening a test can never make a repair.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from m3_tools.report import TestComparison, TestReport, compare, is_test_file
+from m3agent.fix.baseline import Baseline
+from m3agent.fix.suite import Suite
+from m3agent.fix.worktree import WorkTree
+
+TEST_CONFIGURATION = frozenset(
+    {"conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", "package.json", "noxfile.py", ".coveragerc"}
+)
+_SKIPS = re.compile(r"skip|xfail|\.only\(|@ignore|t\.Skip", re.IGNORECASE)
+_ASSERTS = re.compile(r"\bassert\w*|\bexpect\(|pytest\.raises|self\.assert\w+")
+_GOOD = ("passed", "xfailed", "xpassed")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What was shown. `flags` come first wherever it is printed. `reason` is empty exactly if the repair is proven."""
+
+    reason: str
+    flags: tuple[str, ...]
+    changed: tuple[str, ...]
+    diff: str
+    comparison: TestComparison
+    after: TestReport
+    undone: TestReport | None
+
+    @property
+    def proven(self) -> bool:
+        return not self.reason
+
+
+async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: TestReport | None = None) -> Evidence:
+    """Prove or refuse the change that lies in the work tree; the change still lies there afterwards.
+
+    `after` is a run of the whole suite with exactly this change, if one was made already.
+    """
+    changed, diff = worktree.changed(), worktree.diff()
+    flags, restored = touched_tests(worktree, changed, diff)
+    with worktree.without(restored):
+        if after is None or restored:
+            after = await suite.run("after", limit_s=baseline.limit_s)
+    comparison = compare(baseline.report, after)
+    undone: TestReport | None = None
+    reason = _why_not(baseline, changed, after, comparison)
+    if not reason:
+        with worktree.without(changed):
+            undone = await suite.run("undone", baseline.targets, limit_s=baseline.limit_s)
+        good = [i for i in baseline.targets if undone.outcomes.get(i) in _GOOD]
+        if good:
+            reason = f"{good[0]} also passes without the change, so the change does not explain it"
+    if not reason:
+        with worktree.without(restored):
+            again = await suite.run("again", baseline.targets, limit_s=baseline.limit_s)
+        if any(again.outcomes.get(i) not in _GOOD for i in baseline.targets):
+            reason = "the tests that passed with the change do not pass every time"
+    return Evidence(
+        reason=reason,
+        flags=flags,
+        changed=changed,
+        diff=diff,
+        comparison=comparison,
+        after=after,
+        undone=undone,
+    )
+
+
+def judged_broken(baseline: Baseline, comparison: TestComparison) -> list[str]:
+    """Tests that the change broke or made disappear. What is flaky proves nothing in either direction."""
+    return [i for i in (*comparison.broken, *comparison.missing) if i not in baseline.flaky]
+
+
+def _why_not(baseline: Baseline, changed: Sequence[str], after: TestReport, comparison: TestComparison) -> str:
+    if not changed:
+        return "nothing was changed"
+    if not after.could_start:
+        return f"after the change the tests cannot start: {after.reason}"
+    if after.timed_out:
+        return f"after the change the tests do not end within {baseline.limit_s:.0f} s"
+    if broken := judged_broken(baseline, comparison):
+        return f"{len(broken)} tests that passed do not pass after the change: {', '.join(broken[:3])}"
+    failing = [i for i in baseline.targets if after.outcomes.get(i) not in _GOOD]
+    if failing:
+        return f"{len(failing)} of {len(baseline.targets)} failing tests still fail: {', '.join(failing[:3])}"
+    return ""
+
+
+def touched_tests(worktree: WorkTree, changed: Sequence[str], diff: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Sentences on touched tests, and the existing test files (and settings of tests) to put back for the proof."""
+    flags: list[str] = []
+    restored: list[str] = []
+    for path in changed:
+        if not is_test_file(path) and PurePosixPath(path).name not in TEST_CONFIGURATION:
+            continue
+        if worktree.base_bytes(path) is None:
+            continue  # a new test can only make the proof harder
+        restored.append(path)
+        removed, added = _changed_lines(diff, path)
+        marks = [
+            word
+            for word, found in (
+                ("deletes it", not (worktree.root / path).exists()),
+                ("skips tests", len(_SKIPS.findall(added)) > len(_SKIPS.findall(removed))),
+                ("removes assertions", len(_ASSERTS.findall(removed)) > len(_ASSERTS.findall(added))),
+            )
+            if found
+        ]
+        detail = f" and {', '.join(marks)}" if marks else ""
+        flags.append(f"the change touches {path}{detail}; the proof was made with the file as it was")
+    return tuple(flags), tuple(restored)
+
+
+def _changed_lines(diff: str, path: str) -> tuple[str, str]:
+    """The removed and the added lines of one file in a diff of git."""
+    part = next((p for p in re.split(r"(?m)^diff --git ", diff) if f" b/{path}\n" in p or f"+++ b/{path}" in p), "")
+    lines = part.splitlines()
+    removed = "\n".join(line[1:] for line in lines if line.startswith("-") and not line.startswith("---"))
+    added = "\n".join(line[1:] for line in lines if line.startswith("+") and not line.startswith("+++"))
+    return removed, added

@@ -1,0 +1,194 @@
+"""A work tree of our own, so that the person's files and their git repository stay as they are.
+
+A repository is cloned (its objects are shared, not copied) and checked out at HEAD without a branch. A folder that is
+no repository, or is only a part of one, is copied into a small repository of its own. Both lie in the temporary folder
+and are removed on every way out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from m3agent.errors import BrokenEnvironment, M3Error
+from m3agent.fix.git import GitFailed, commit_all, git, git_bytes
+
+MAX_COPY_BYTES = 500_000_000
+NEVER_COPIED = frozenset(
+    {
+        *(".git", ".hg", ".m3", ".venv", "venv", "node_modules", "__pycache__"),
+        *(".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache"),
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkTree:
+    """Where the repair is made. `origin` is the person's folder, `root` ours, `base` the commit that ours started from.
+
+    `notes` are sentences for the person, for instance on changes of theirs that are not part of it.
+    """
+
+    origin: Path
+    root: Path
+    base: str
+    notes: tuple[str, ...] = ()
+
+    def diff(self) -> str:
+        """What was changed since the beginning, new files included, as a patch that `git apply` takes."""
+        git(self.root, "add", "--all", "--intent-to-add")
+        return git_bytes(
+            self.root, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "--binary", "--no-renames", self.base
+        ).decode("utf-8", "surrogateescape")
+
+    def changed(self) -> tuple[str, ...]:
+        """The paths that differ from the beginning, relative to `root`."""
+        git(self.root, "add", "--all", "--intent-to-add")
+        names = git_bytes(self.root, "diff", "--name-only", "--no-renames", "-z", self.base)
+        return tuple(name.decode("utf-8", "surrogateescape") for name in names.split(b"\0") if name)
+
+    def base_bytes(self, path: str) -> bytes | None:
+        """The file's bytes at the beginning, as they lie in a work tree; None if it did not exist."""
+        try:
+            return git_bytes(self.root, "cat-file", "--filters", f"{self.base}:{path}")
+        except GitFailed:
+            return None
+
+    def settle(self) -> None:
+        """Take what lies there now, apart from tracked files, as not ours: leftovers of a test run, for instance."""
+        tracked = {name for name in self.changed() if self.base_bytes(name) is not None}
+        for name in tracked:
+            write_or_remove(self.root / name, self.base_bytes(name))
+        leftovers = [name for name in self.changed() if name not in tracked]
+        git(self.root, "reset", "--quiet")
+        if leftovers:
+            with (self.root / ".git/info/exclude").open("a", encoding="utf-8", errors="surrogateescape") as file:
+                file.writelines(f"/{_quoted(name)}\n" for name in leftovers)
+
+    @contextlib.contextmanager
+    def without(self, paths: tuple[str, ...]) -> Iterator[None]:
+        """Within the block the given paths are as they were at the beginning; afterwards the changes are back."""
+        changed = {path: read_bytes(self.root / path) for path in paths}
+        try:
+            for path in paths:
+                write_or_remove(self.root / path, self.base_bytes(path))
+            yield
+        finally:
+            for path, data in changed.items():
+                write_or_remove(self.root / path, data)
+
+
+def _quoted(name: str) -> str:
+    """A path as a pattern of .gitignore that means this path alone."""
+    return "".join(f"\\{char}" if char in "\\*?[]#! " else char for char in name)
+
+
+def read_bytes(file: Path) -> bytes | None:
+    """The bytes of a file, or None where there is no regular file."""
+    return file.read_bytes() if file.is_file() else None
+
+
+def write_or_remove(file: Path, data: bytes | None) -> None:
+    """Make the file hold these bytes, or not exist; its mode stays."""
+    if data is None:
+        file.unlink(missing_ok=True)
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+
+
+@contextlib.contextmanager
+def open_worktree(repo: Path) -> Iterator[WorkTree]:
+    """A work tree of our own for `repo`; it is removed when the block ends, however it ends.
+
+    Errors: M3Error if `repo` is no folder; BrokenEnvironment if git is missing or cannot read the repository.
+    """
+    if not repo.is_dir():
+        raise M3Error(f"{repo} is no folder; give --repo the folder of the repository")
+    holder = Path(tempfile.mkdtemp(prefix="m3-fix-")).resolve()
+    # The folder keeps its name: tools and tests may show it, and some packages are found by it.
+    root = holder / (repo.name or "repository")
+    try:
+        yield _fill(repo, root)
+    except GitFailed as error:
+        raise BrokenEnvironment(f"git cannot work with {repo}: {error}") from error
+    finally:
+        shutil.rmtree(holder, ignore_errors=True)
+
+
+def _fill(repo: Path, root: Path) -> WorkTree:
+    top = top_level(repo)
+    if top == repo.resolve() and has_commit(repo):
+        return _clone(repo, root)
+    return _copy(repo, root, inside=top is not None)
+
+
+def top_level(folder: Path) -> Path | None:
+    """The root of the git work tree that holds the folder, or None."""
+    try:
+        return Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
+    except GitFailed:
+        return None
+
+
+def has_commit(folder: Path) -> bool:
+    try:
+        git(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    except GitFailed:
+        return False
+    return True
+
+
+def _clone(repo: Path, root: Path) -> WorkTree:
+    base = git(repo, "rev-parse", "HEAD")
+    source = str(repo.resolve())
+    try:
+        git(root.parent, "clone", "--quiet", "--no-checkout", "--shared", source, str(root))
+    except GitFailed:  # a shallow repository cannot lend its objects
+        shutil.rmtree(root, ignore_errors=True)
+        git(root.parent, "clone", "--quiet", "--no-checkout", source, str(root))
+    git(root, "checkout", "--quiet", "--detach", base)
+    notes = []
+    if changed := git(repo, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules"):
+        count = len(changed.splitlines())
+        notes.append(f"{count} file(s) with changes that are not committed: the repair starts from HEAD, without them")
+    return WorkTree(origin=repo.resolve(), root=root, base=base, notes=tuple(notes))
+
+
+def _copy(repo: Path, root: Path, *, inside: bool) -> WorkTree:
+    root.mkdir(parents=True)
+    total = 0
+    for name in _listed(repo) if inside else _walked(repo):
+        source, target = repo / name, root / name
+        if not source.is_file() or source.is_symlink():
+            continue
+        total += source.stat().st_size
+        if total > MAX_COPY_BYTES:
+            size = MAX_COPY_BYTES // 10**6
+            raise M3Error(f"{repo} holds more than {size} MB; make it a git repository of its own first")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+    git(root, "init", "--quiet")
+    base = commit_all(root, "as it was")
+    why = "is a part of a larger git repository" if inside else "is no git repository"
+    note = f"{repo.name} {why}: the repair is made in a copy of its files as they are now"
+    return WorkTree(origin=repo.resolve(), root=root, base=base, notes=(note,))
+
+
+def _listed(repo: Path) -> list[str]:
+    """Tracked files and new ones that are not ignored, relative to the folder."""
+    names = git_bytes(repo, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate", "--", ".")
+    found = [name.decode("utf-8", "surrogateescape") for name in names.split(b"\0") if name]
+    return [name for name in found if not NEVER_COPIED.intersection(Path(name).parts)]
+
+
+def _walked(repo: Path) -> Iterator[str]:
+    for folder, folders, files in os.walk(repo):
+        folders[:] = sorted(name for name in folders if name not in NEVER_COPIED)
+        for name in sorted(files):
+            yield str((Path(folder) / name).relative_to(repo))
