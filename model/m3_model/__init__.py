@@ -1,0 +1,1 @@
+"""What the weights of MiniMax M3 mean: configuration, checkpoints, text decoder, tokenizer."""

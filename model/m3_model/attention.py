@@ -1,0 +1,82 @@
+"""Grouped-query attention, dense or sparse, over the paged cache.
+
+Legend: T tokens, C hidden size, H query heads, G key heads, R index heads, D head size.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from m3_kernels.batch import DECODE_QUERIES, AttentionBatch
+from m3_kernels.block_topk import block_topk
+from m3_kernels.cache_insert import cache_insert
+from m3_kernels.dense_attention import dense_attention
+from m3_kernels.index_scores import index_scores
+from m3_kernels.norm_rope import norm_rope
+from m3_kernels.sparse_decode import sparse_decode
+from m3_kernels.sparse_prefill import sparse_prefill
+from m3_model.cache import LayerCache
+from m3_model.config import M3Config
+from m3_model.inputs import ModelInputs
+from m3_model.layers import Rotation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """One layer's attention with its weights, fused into two matrices."""
+
+    config: M3Config
+    projection_XC: Tensor
+    """Rows of q, k, index q, index k and v, in this order; the index rows only in a sparse layer."""
+    output_CX: Tensor
+    norms: tuple[Tensor, ...]
+    """Norm weights, one row a head: query, key, index query and index key heads in one matrix; where index heads have
+    another size, they have a second one; without an index branch there are no rows for it."""
+    sparse: bool
+    """Whether the layer has an index branch."""
+
+    def __call__(self, x_TC: Tensor, inputs: ModelInputs, cache: LayerCache, rotation: Rotation) -> Tensor:
+        """Cache the new tokens' keys and values, then attend. Returns: [T, C]."""
+        config, batch = self.config, inputs.attention
+        H, G, D = config.num_heads, config.num_kv_heads, config.head_dim
+        T = len(x_TC)
+        projected = F.linear(x_TC, self.projection_XC)
+        heads_THD, index_q_TRD, index_k_TD = self._normed(projected, rotation)
+        q_THD, k_TGD = heads_THD[:, :H], heads_THD[:, H:]
+        v_TGD = projected[:, -G * D :].view(T, G, D)
+        cache_insert(k_TGD, v_TGD, index_k_TD, cache.k_PSGD, cache.v_PSGD, cache.index_k_PSD, inputs.slots_T)
+        scale = D**-0.5
+        if index_q_TRD is None or cache.index_k_PSD is None or self._everything_is_chosen(batch):
+            attended = dense_attention(q_THD, cache.k_PSGD, cache.v_PSGD, batch, scale=scale)
+        else:
+            blocks_TGK = block_topk(
+                index_scores(index_q_TRD, cache.index_k_PSD, batch),
+                batch.positions_T,
+                top_k=config.top_k_blocks,
+                block_size=config.block_size,
+                init_blocks=config.init_blocks,
+                local_blocks=config.local_blocks,
+            )
+            attend = sparse_decode if batch.max_queries <= DECODE_QUERIES else sparse_prefill
+            attended = attend(q_THD, cache.k_PSGD, cache.v_PSGD, blocks_TGK, batch, scale=scale)
+        return F.linear(attended.reshape(T, H * D), self.output_CX)
+
+    def _everything_is_chosen(self, batch: AttentionBatch) -> bool:
+        """While a sequence has no more blocks than are chosen, all of them are: scoring them would change nothing."""
+        return batch.max_length <= self.config.top_k_blocks * self.config.block_size
+
+    def _normed(self, projected_TX: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Query and key heads, index query heads and the index key, normed and rotated."""
+        groups, first = [], 0
+        for weight_HD in self.norms:
+            heads, size = weight_HD.shape
+            x_THD = projected_TX[:, first : first + heads * size].view(-1, heads, size)
+            groups.append(norm_rope(x_THD, weight_HD, rotation.cos_TF, rotation.sin_TF, eps=self.config.rms_norm_eps))
+            first += heads * size
+        if not self.sparse:
+            return groups[0], None, None
+        heads_THD = groups[0]
+        num = self.config.num_heads + self.config.num_kv_heads
+        index_TRD = groups[1] if len(groups) == 2 else heads_THD[:, num:]
+        return heads_THD[:, :num], index_TRD[:, :-1], index_TRD[:, -1]

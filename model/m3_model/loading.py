@@ -1,0 +1,116 @@
+"""Build a decoder from a checkpoint: read, dequantise, fuse."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from m3_model import names
+from m3_model.attention import Attention
+from m3_model.checkpoint import Checkpoint
+from m3_model.decoder import Decoder, DecoderLayer
+from m3_model.layers import GatedMlp
+from m3_model.moe import MoE, Router
+
+
+def load_decoder(
+    folder: Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> Decoder:
+    """The decoder of a checkpoint folder, all matrices dequantised to dtype.
+
+    Errors: CheckpointError before any tensor is read if the checkpoint is not whole.
+    """
+    return DecoderBuilder(Checkpoint.open(folder), dtype, device).decoder()
+
+
+class DecoderBuilder:
+    """Reads a checkpoint's tensors into the fused matrices that the layers multiply by."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device | str) -> None:
+        self.checkpoint = checkpoint
+        self.config = checkpoint.config
+        self.dtype = dtype
+        self.device = device
+
+    def decoder(self) -> Decoder:
+        embedding = self._read(names.EMBEDDING)
+        return Decoder(
+            config=self.config,
+            embedding_VC=embedding,
+            layers=tuple(self._layer(i) for i in range(self.config.num_layers)),
+            norm_C=self._read(names.FINAL_NORM),
+            head_VC=embedding if self.config.tie_word_embeddings else self._read(names.HEAD),
+        )
+
+    def _read(self, name: str) -> Tensor:
+        return self.checkpoint.read(name, self.dtype, self.device)
+
+    def _layer(self, i: int) -> DecoderLayer:
+        prefix = names.layer_prefix(i)
+        dense = self.config.mlp_kinds[i] == "dense"
+        return DecoderLayer(
+            attention_norm_C=self._read(f"{prefix}input_layernorm.weight"),
+            attention=self._attention(f"{prefix}self_attn.", sparse=self.config.attention_kinds[i] == "sparse"),
+            mlp_norm_C=self._read(f"{prefix}post_attention_layernorm.weight"),
+            mlp=self._gated_mlp(f"{prefix}mlp.") if dense else self._moe(i),
+        )
+
+    def _attention(self, prefix: str, *, sparse: bool) -> Attention:
+        config = self.config
+        parts = ["q_proj", "k_proj", *(["index_q_proj", "index_k_proj"] if sparse else []), "v_proj"]
+        norms = [
+            self._norm_rows(f"{prefix}q_norm", config.num_heads),
+            self._norm_rows(f"{prefix}k_norm", config.num_kv_heads),
+        ]
+        groups = [norms]
+        if sparse:
+            index_norms = [
+                self._norm_rows(f"{prefix}index_q_norm", config.index_heads),
+                self._norm_rows(f"{prefix}index_k_norm", 1),
+            ]
+            if config.index_dim == config.head_dim:
+                norms.extend(index_norms)
+            else:
+                groups.append(index_norms)
+        return Attention(
+            config=config,
+            projection_XC=torch.cat([self._read(f"{prefix}{part}.weight") for part in parts]),
+            output_CX=self._read(f"{prefix}o_proj.weight"),
+            norms=tuple(torch.cat(group) for group in groups),
+            sparse=sparse,
+        )
+
+    def _norm_rows(self, name: str, heads: int) -> Tensor:
+        """The norm weight that all heads of a kind share, as one row a head."""
+        return self._read(f"{name}.weight").expand(heads, -1)
+
+    def _gated_mlp(self, prefix: str) -> GatedMlp:
+        return GatedMlp(
+            gate_up_XC=torch.cat([self._read(f"{prefix}gate_proj.weight"), self._read(f"{prefix}up_proj.weight")]),
+            down_CI=self._read(f"{prefix}down_proj.weight"),
+            alpha=self.config.swiglu_alpha,
+            limit=self.config.swiglu_limit,
+        )
+
+    def _moe(self, i: int) -> MoE:
+        config = self.config
+        prefix = f"{names.layer_prefix(i)}block_sparse_moe."
+        C, width = config.hidden_size, config.expert_intermediate_size
+        w13_EXC = torch.empty(config.num_experts, 2 * width, C, dtype=self.dtype, device=self.device)
+        w2_ECI = torch.empty(config.num_experts, C, width, dtype=self.dtype, device=self.device)
+        for expert in range(config.num_experts):
+            name = names.expert_prefix(i, expert)
+            w13_EXC[expert, :width] = self._read(f"{name}w1.weight")
+            w13_EXC[expert, width:] = self._read(f"{name}w3.weight")
+            w2_ECI[expert] = self._read(f"{name}w2.weight")
+        return MoE(
+            router=Router(
+                gate_EC=self.checkpoint.read(f"{prefix}gate.weight", torch.float32, self.device),
+                bias_E=self.checkpoint.read(f"{prefix}e_score_correction_bias", torch.float32, self.device),
+                experts_per_token=config.experts_per_token,
+                scaling=config.routed_scaling,
+            ),
+            w13_EXC=w13_EXC,
+            w2_ECI=w2_ECI,
+            shared=self._gated_mlp(f"{prefix}shared_experts."),
+        )

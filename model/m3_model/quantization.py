@@ -1,0 +1,51 @@
+"""MXFP8: groups of 32 numbers in 8-bit floats (e4m3) that share a power of two.
+
+A matrix W [out, in] is stored as `weight` float8_e4m3fn [out, in] and `weight_scale_inv` uint8 [out, in / 32]; despite
+its name the scale is multiplied: W[o, i] = weight[o, i] * 2 ** (scale[o, i // 32] - 127).
+"""
+
+import torch
+from torch import Tensor
+
+GROUP = 32
+"""Neighbouring inputs that share a scale."""
+BIAS = 127
+"""Exponent that a stored scale of 0 lies below 2 ** 0 by."""
+LARGEST = 448.0
+"""Largest e4m3 number."""
+
+
+def dequantize(weight_OI: Tensor, scale_OX: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The matrix that an MXFP8 pair stands for; exact in float32 and, but for the smallest scales, in bfloat16.
+
+    Errors: ValueError if the scale's shape does not belong to the weight's.
+    """
+    rows, columns = weight_OI.shape
+    if tuple(scale_OX.shape) != (rows, columns // GROUP) or columns % GROUP:
+        raise ValueError(
+            f"a weight {tuple(weight_OI.shape)} needs scales {(rows, columns / GROUP)}, got {tuple(scale_OX.shape)}"
+        )
+    factors = torch.exp2(scale_OX.to(torch.float64) - BIAS).to(torch.float32)
+    grouped = weight_OI.to(torch.float32).view(rows, columns // GROUP, GROUP)
+    return (grouped * factors[..., None]).view(rows, columns).to(dtype)
+
+
+def quantize(matrix_OI: Tensor) -> tuple[Tensor, Tensor]:
+    """The MXFP8 pair (weight, scale) nearest to a matrix under the smallest scale that clips nothing.
+
+    Errors: ValueError if the inputs are not a multiple of 32, or a number is not finite.
+    """
+    rows, columns = matrix_OI.shape
+    if columns % GROUP:
+        raise ValueError(f"MXFP8 needs inputs in groups of {GROUP}, got {columns}")
+    grouped = matrix_OI.to(torch.float32).view(rows, columns // GROUP, GROUP)
+    if not bool(torch.isfinite(grouped).all()):
+        raise ValueError("cannot quantise a matrix with numbers that are not finite")
+    largest = grouped.abs().amax(-1).clamp(min=torch.finfo(torch.float32).tiny)
+    # frexp is exact where log2 rounds: largest / 448 = mantissa * 2 ** exponent with the mantissa in [0.5, 1).
+    mantissa, exponent = torch.frexp(largest.to(torch.float64) / LARGEST)
+    ceiling = torch.where(mantissa == 0.5, exponent - 1, exponent)
+    scale = (ceiling + BIAS).clamp(0, 254)
+    factors = torch.exp2(BIAS - scale.to(torch.float64))
+    scaled = (grouped.to(torch.float64) * factors[..., None]).to(torch.float32)
+    return scaled.to(torch.float8_e4m3fn).view(rows, columns), scale.to(torch.uint8)

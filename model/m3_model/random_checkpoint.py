@@ -1,0 +1,59 @@
+"""Small random checkpoints in the real format, for tests and trials without weights."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from m3_model import names
+from m3_model.checkpoint import write_checkpoint
+from m3_model.config import M3Config
+
+
+def tiny_config(**changes: Any) -> M3Config:
+    """A few layers of every kind, small enough to run in milliseconds; fields of M3Config may be replaced."""
+    fields: dict[str, Any] = {
+        "vocab_size": 384,
+        "hidden_size": 64,
+        "attention_kinds": ("dense", "sparse", "sparse"),
+        "mlp_kinds": ("dense", "moe", "moe"),
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 32,
+        "rotary_dim": 16,
+        "rope_theta": 10000.0,
+        "dense_intermediate_size": 96,
+        "expert_intermediate_size": 32,
+        "shared_intermediate_size": 64,
+        "num_experts": 4,
+        "experts_per_token": 2,
+        "index_heads": 2,
+        "index_dim": 32,
+        "block_size": 128,
+        "top_k_blocks": 16,
+        "max_positions": 1 << 20,
+    }
+    return M3Config(**{**fields, **changes})
+
+
+def random_tensors(config: M3Config, *, seed: int = 0) -> dict[str, Tensor]:
+    """Text tensors of a config, float32, scaled so that activations stay near 1 and every part matters."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors: dict[str, Tensor] = {}
+    for name, spec in names.text_tensors(config).items():
+        spread = spec.shape[1] ** -0.5 if len(spec.shape) == 2 else 0.3
+        tensors[name] = torch.randn(spec.shape, generator=generator) * spread
+    return tensors
+
+
+def write_random_checkpoint(
+    folder: Path | str, config: M3Config, *, seed: int = 0, quantized: bool = False, dtype: torch.dtype = torch.bfloat16
+) -> None:
+    """Write config.json and model.safetensors; `quantized` stores every matrix but the router's in MXFP8."""
+    specs = names.text_tensors(config)
+
+    def is_matrix(name: str) -> bool:
+        return quantized and len(specs[name].shape) == 2 and not specs[name].float32
+
+    write_checkpoint(folder, config, random_tensors(config, seed=seed), quantized=is_matrix, dtype=dtype)
