@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from m3_tools.report import TestFailure, TestReport
 from m3agent.fix.issue import Issue
 from m3agent.fix.outcome import Ended
 from m3agent.fix.suite import Suite
-
-T = TypeVar("T")
 
 MAX_GROUPS = 8
 """With failures in more files than this, all of them are one group: they hardly have a cause each."""
@@ -60,8 +58,7 @@ async def take_baseline(suite: Suite, issue: Issue) -> Baseline:
     report = dataclasses.replace(
         whole,
         failures=tuple(_with_frames(first, chosen) + rest),
-        executed=_merged([group.report.executed for group in chosen]),
-        scores=_merged([group.report.scores for group in chosen]),
+        **_merged_trace([group.report for group in chosen]),
     )
     return Baseline(
         report=report,
@@ -161,12 +158,22 @@ def _with_frames(failures: Sequence[TestFailure], groups: Sequence[Group]) -> li
     return [again.get(f.test_id, f) for f in failures]
 
 
-def _merged(parts: Sequence[Mapping[str, Mapping[str, T]]]) -> dict[str, dict[str, T]]:
-    merged: dict[str, dict[str, T]] = {}
-    for part in parts:
-        for path, functions in part.items():
-            merged.setdefault(path, {}).update(functions)
-    return merged
+def _merged_trace(reports: Sequence[TestReport]) -> dict[str, Any]:
+    """`executed` and `scores` of several runs as one, the most particular functions and files first."""
+    lines: dict[tuple[str, str], tuple[int, ...]] = {}
+    best: dict[tuple[str, str], float] = {}
+    for report in reports:
+        for path, functions in report.executed.items():
+            for name, ran in functions.items():
+                place = (path, name)
+                lines[place] = tuple(sorted({*lines.get(place, ()), *ran}))
+                best[place] = max(best.get(place, 0.0), report.scores.get(path, {}).get(name, 0.0))
+    executed: dict[str, dict[str, tuple[int, ...]]] = {}
+    scores: dict[str, dict[str, float]] = {}
+    for path, name in sorted(lines, key=lambda place: -best[place]):
+        executed.setdefault(path, {})[name] = lines[path, name]
+        scores.setdefault(path, {})[name] = best[path, name]
+    return {"executed": executed, "scores": scores}
 
 
 def _words(text: str) -> set[str]:

@@ -109,6 +109,9 @@ class Fix:
         except asyncio.CancelledError as error:
             self._ended("interrupted", interrupt_exit(error), "interrupted; the work tree is as it was")
             raise
+        except Exception as error:  # an edge: a fault of our own still ends the record of the run, and is raised
+            self._ended("error", Exit.NOT_FIXED, f"m3 failed by a fault of its own: {type(error).__name__}: {error}")
+            raise
         return self._ended("fixed", Exit.OK, summary)
 
     async def _phases(self) -> str:
