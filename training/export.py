@@ -1,8 +1,8 @@
 """Make nano's checkpoint from trained weights: `python -m training.export weights.pt`.
 
-Writes MXFP8 tensors under the released names beside config.json. The index branch is not trained: its initial value copies
-the main branch (index head r = mean of group r's query heads, index key = mean of the key heads), which only matters for
-prompts longer than top_k * block_size tokens.
+Writes MXFP8 tensors under the released names beside config.json. The index branch is not trained: its initial value
+copies the main branch (index head r = mean of group r's query heads, index key = mean of the key heads), which only
+matters for prompts longer than top_k * block_size tokens.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import argparse
 from pathlib import Path
 
 import torch
-from m3_model.checkpoint import write_checkpoint
-from m3_model.config import M3Config
 from torch import Tensor
 
-from training.train import NANO
+from m3_model.checkpoint import write_checkpoint
+from m3_model.config import M3Config
+from training.model import NANO
 
 
-def released_tensors(weights: dict[str, Tensor], *, query_heads: int, kv_heads: int, head_dim: int, index_heads: int) -> dict[str, Tensor]:
+def released_tensors(
+    weights: dict[str, Tensor], *, query_heads: int, kv_heads: int, head_dim: int, index_heads: int
+) -> dict[str, Tensor]:
     """The trained tensors under M3's released names, float32."""
     result: dict[str, Tensor] = {}
     root = "language_model.model."
@@ -42,8 +44,8 @@ def released_tensors(weights: dict[str, Tensor], *, query_heads: int, kv_heads: 
         groups = w["q"].view(index_heads, query_heads // index_heads, head_dim, -1)
         result[attention + "index_q_proj.weight"] = groups.mean(1).flatten(0, 1)
         result[attention + "index_k_proj.weight"] = w["k"].view(kv_heads, head_dim, -1).mean(0)
-        result[attention + "index_q_norm.weight"] = w["q_norm"]
-        result[attention + "index_k_norm.weight"] = w["k_norm"]
+        result[attention + "index_q_norm.weight"] = w["q_norm"].clone()
+        result[attention + "index_k_norm.weight"] = w["k_norm"].clone()
         moe = layer + "block_sparse_moe."
         result[moe + "gate.weight"] = w["router"]
         result[moe + "e_score_correction_bias"] = w["router_bias"]
@@ -56,21 +58,26 @@ def released_tensors(weights: dict[str, Tensor], *, query_heads: int, kv_heads: 
     return {name: tensor.float().contiguous() for name, tensor in result.items()}
 
 
+def is_quantized(name: str, tensor: Tensor) -> bool:
+    """Every matrix but the routers, the tied embedding included."""
+    return tensor.ndim == 2 and not name.endswith("block_sparse_moe.gate.weight")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("weights", type=Path)
     parser.add_argument("--to", type=Path, default=NANO)
     arguments = parser.parse_args()
-    config = M3Config.from_file(NANO / "config.json")
+    config = M3Config.from_folder(NANO)
     weights = torch.load(arguments.weights, map_location="cpu", weights_only=True)
     tensors = released_tensors(
         weights,
-        query_heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
+        query_heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         index_heads=config.index_heads,
     )
-    write_checkpoint(arguments.to, config, tensors)
+    write_checkpoint(arguments.to, config, tensors, quantized=lambda name: is_quantized(name, tensors[name]))
 
 
 if __name__ == "__main__":

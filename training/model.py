@@ -1,11 +1,11 @@
 """Nano as it is trained: M3's text decoder written for speed on packed documents.
 
-The arithmetic is that of `m3_model.decoder` (a test compares the two after export); only its order differs. All experts are
-computed as one wide product and the unselected ones are multiplied by zero, which is exact and needs no dispatch. Prompts
-stay below top_k * block_size tokens, where block-sparse attention selects every visible block and equals dense attention,
-so attention is dense here and the index branch is not trained.
+The arithmetic is that of `m3_model.decoder` (a test compares the two after export); only its order differs. All experts
+are computed as one wide product and the unselected ones are multiplied by zero, which is exact and needs no dispatch.
+Prompts stay below top_k * block_size tokens, where block-sparse attention selects every visible block and equals dense
+attention, so attention is dense here and the index branch is not trained.
 
-Letters in names: T tokens of a pack, D hidden, H query heads, G key/value heads, E experts (the shared one last), F expert width.
+Letters in names: T tokens of a pack, D hidden (or head size after a head), H query heads, G key/value heads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+NANO = Path(__file__).parent.parent / "model" / "m3_model" / "nano"
+"""Where the embedded model's files lie."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,7 +105,7 @@ def causal_attention(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor, starts: Tensor
 
 
 def _matrix(*shape: int) -> nn.Parameter:
-    """A matrix, or a stack of matrices, with rows as outputs; the standard deviation keeps the variance of the input."""
+    """A matrix, or a stack of matrices, with rows as outputs, initialised to keep the variance of the input."""
     return nn.Parameter(torch.randn(*shape) * shape[-1] ** -0.5)
 
 
@@ -187,7 +190,7 @@ class TrainedNano(nn.Module):
         return angle.cos(), angle.sin()
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, starts: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-        """Hidden states [T, D], and the experts' loads [mixture layers, experts]. Computes in the embedding's cast dtype."""
+        """Hidden states [T, D] (bfloat16 on a GPU), and the experts' loads [mixture layers, experts]."""
         dtype = torch.bfloat16 if ids_T.is_cuda else torch.float32
         x = F.embedding(ids_T, self.embedding).to(dtype)
         cos, sin = self.angles(positions_T)

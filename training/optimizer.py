@@ -1,7 +1,7 @@
 """Muon for the matrices, AdamW for everything else.
 
-Muon (Jordan 2024) replaces the momentum of a matrix by its nearest orthogonal matrix, found by a few Newton-Schulz steps.
-Matrices of one shape are stacked and orthogonalised together, so a step is a handful of batched products.
+Muon (Jordan 2024) replaces the momentum of a matrix by its nearest orthogonal matrix, found by a few Newton-Schulz
+steps. Matrices of one shape are stacked and orthogonalised together, so a step is a handful of batched products.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Muon:
         for p in parameters:
             self.groups.setdefault((p.shape[-2], p.shape[-1]), []).append(p)
         self.velocity = {
-            shape: torch.cat([torch.zeros_like(p).view(-1, *shape) for p in group]) for shape, group in self.groups.items()
+            shape: torch.cat([torch.zeros_like(p).view(-1, *shape) for p in group])
+            for shape, group in self.groups.items()
         }
         device = parameters[0].device
         self._orthogonalize = torch.compile(orthogonalize) if device.type == "cuda" else orthogonalize

@@ -1,8 +1,8 @@
 """Train nano: `python -m training.train --out DIR`, on as many GPUs as the machine has, for a given number of minutes.
 
-One process a GPU. Each starts its data workers before it touches CUDA, because they are forked and share the parsed sources.
+One process a GPU. Each starts its data workers before it touches CUDA, because they are forked and share the sources.
 The learning rate follows the clock, not the step count: warm-up, constant, then linear to zero over the last part, so a
-run always ends decayed. The log (JSON lines) and the weights land in DIR; `training.export` makes the checkpoint from them.
+run always ends decayed. The log (JSON lines) and the weights land in DIR; `training.export` makes the checkpoint.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import json
 import os
-import pickle
 import queue
 import random
 import threading
@@ -25,12 +24,16 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from training.model import Shape, TrainedNano
+from training.conversations import DataSettings
+from training.corpus import Corpus, build_corpus
+from training.feed import Feed, Pack
+from training.held_out import Case, held_out_set
+from training.model import NANO, Shape, TrainedNano
 from training.optimizer import Muon, split_parameters
-
-NANO = Path(__file__).parent.parent / "model" / "m3_model" / "nano"
+from training.sources import write_record
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +41,8 @@ class TrainConfig:
     """What a run is; the defaults are the shipped model's."""
 
     out: Path
-    corpus: Path
-    """What `training.prepare` wrote: the parsed units of all sources."""
+    archive: Path | None = None
+    """Carried sources, read beside the installed packages; None reads the installed ones alone."""
     minutes: float = 20.0
     tokens_per_step: int = 131_072
     """Per GPU."""
@@ -62,41 +65,6 @@ class TrainConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pack:
-    """Documents laid end to end. `weights` holds a class a token: 0 no loss, 1 target, 2 code of the prompt."""
-
-    ids: np.ndarray[Any, np.dtype[np.uint16]]
-    weights: np.ndarray[Any, np.dtype[np.uint8]]
-    starts: np.ndarray[Any, np.dtype[np.int32]]
-
-
-def pack_documents(documents: Iterator[tuple[np.ndarray, np.ndarray]], tokens: int) -> Iterator[Pack]:
-    """Fixed-size packs; the document at the end of a pack is cut. A document never attends to another."""
-    while True:
-        ids = np.zeros(tokens, np.uint16)
-        weights = np.zeros(tokens, np.uint8)
-        starts, at = [0], 0
-        while at < tokens:
-            document_ids, document_weights = next(documents)
-            count = min(len(document_ids), tokens - at)
-            ids[at : at + count] = document_ids[:count]
-            weights[at : at + count] = document_weights[:count]
-            at += count
-            starts.append(at)
-        yield Pack(ids, weights, np.asarray(starts, np.int32))
-
-
-def _work(corpus: Any, seed: int, tokens: int, packs: mp.Queue) -> None:
-    """A data process: endless packs of fresh examples."""
-    from training.conversations import training_documents
-
-    torch.set_num_threads(1)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    for pack in pack_documents(training_documents(corpus, seed), tokens):
-        packs.put((pack.ids, pack.weights, pack.starts))
-
-
-@dataclasses.dataclass(frozen=True)
 class Batch:
     """A pack on the device, with next-token targets. The last token of a document has no target."""
 
@@ -109,8 +77,9 @@ class Batch:
 
 
 def to_batch(pack: Pack, device: torch.device) -> Batch:
-    ids = torch.from_numpy(pack.ids.astype(np.int64))
-    classes = torch.from_numpy(pack.weights)
+    """Shift by one: position i predicts token i + 1, weighted by that token's class (0 none, 1 target, 2 code)."""
+    ids = torch.from_numpy(pack.tokens.astype(np.int64))
+    classes = torch.from_numpy(pack.classes)
     starts = torch.from_numpy(pack.starts)
     lengths = starts.diff()
     positions = torch.arange(len(ids)) - torch.repeat_interleave(starts[:-1], lengths)
@@ -123,17 +92,17 @@ def to_batch(pack: Pack, device: torch.device) -> Batch:
     return Batch(*tensors, longest=int(lengths.max()))
 
 
-class Feed:
-    """Packs from the workers, moved to the device one step ahead by a thread."""
+class Ahead:
+    """Packs moved to the device a few steps ahead, by a thread."""
 
-    def __init__(self, packs: mp.Queue, device: torch.device):
+    def __init__(self, packs: Iterator[Pack], device: torch.device):
         self.packs, self.device = packs, device
-        self.ready: queue.Queue[Batch] = queue.Queue(maxsize=3)
+        self.ready: queue.Queue[Batch] = queue.Queue(maxsize=4)
         threading.Thread(target=self._fill, daemon=True).start()
 
     def _fill(self) -> None:
-        while True:
-            self.ready.put(to_batch(Pack(*self.packs.get()), self.device))
+        for pack in self.packs:
+            self.ready.put(to_batch(pack, self.device))
 
     def next(self) -> Batch:
         return self.ready.get()
@@ -152,14 +121,17 @@ def weighted_loss(
 
 
 @torch.no_grad()
-def evaluate(model: TrainedNano, documents: list[tuple[np.ndarray, np.ndarray]], labels: Tensor, device: torch.device) -> dict[str, float]:
-    """Held-out documents with one target each, teacher forced: mean nll, exact share (greedy), and line right."""
-    total = {"nll": 0.0, "tokens": 0.0, "exact": 0.0, "line": 0.0, "documents": 0.0}
+def evaluate(model: TrainedNano, cases: list[Case], labels: Tensor, device: torch.device) -> dict[str, float]:
+    """Held-out cases, teacher forced: mean nll, share that greedy decoding gets exactly, share of right lines."""
+    total = {"nll": 0.0, "tokens": 0.0, "exact": 0.0, "line": 0.0}
     size = 256
-    for at in range(0, len(documents), size):
-        chosen = documents[at : at + size]
-        starts = np.cumsum([0, *(len(ids) for ids, _ in chosen)]).astype(np.int32)
-        batch = to_batch(Pack(np.concatenate([i for i, _ in chosen]), np.concatenate([w for _, w in chosen]), starts), device)
+    for at in range(0, len(cases), size):
+        chosen = cases[at : at + size]
+        starts = np.cumsum([0, *(len(c.prompt) + len(c.target) for c in chosen)]).astype(np.int32)
+        tokens = np.concatenate([part for c in chosen for part in (c.prompt, c.target)]).astype(np.int32)
+        kinds = [np.full(len(part), kind, np.uint8) for c in chosen for kind, part in enumerate((c.prompt, c.target))]
+        classes = np.concatenate(kinds)
+        batch = to_batch(Pack(tokens=tokens, classes=classes, starts=starts), device)
         hidden, _ = model(batch.ids, batch.positions, batch.starts, batch.longest)
         rows = (batch.classes == 1).nonzero()[:, 0]
         logits = model.logits(hidden[rows]).float()
@@ -173,8 +145,7 @@ def evaluate(model: TrainedNano, documents: list[tuple[np.ndarray, np.ndarray]],
         total["tokens"] += len(rows)
         total["exact"] += float((wrong == 0).sum())
         total["line"] += float((line_wrong == 0).sum())
-        total["documents"] += len(chosen)
-    count = total["documents"]
+    count = len(cases)
     return {"nll": total["nll"] / total["tokens"], "exact": total["exact"] / count, "line": total["line"] / count}
 
 
@@ -195,15 +166,16 @@ def average_gradients(parameters: list[nn.Parameter]) -> None:
         at += g.numel()
 
 
-def train(rank: int, world: int, config: TrainConfig) -> None:
-    """One rank's run."""
-    corpus = pickle.loads(config.corpus.read_bytes())
-    context = mp.get_context("fork")
-    packs = context.Queue(maxsize=8)
-    for worker in range(config.workers):
-        seed = config.seed * 1_000_003 + rank * config.workers + worker
-        context.Process(target=_work, args=(corpus, seed, config.tokens_per_step, packs), daemon=True).start()
-
+def train(rank: int, world: int, config: TrainConfig, corpus: Corpus, cases: list[Case]) -> None:
+    """One rank's run, forked from `main` with the corpus; CUDA is touched after the data workers are forked."""
+    torch.set_num_threads(1)
+    feed = Feed(
+        corpus,
+        processes=config.workers,
+        pack_tokens=config.tokens_per_step,
+        seed=config.seed * 1000 + rank,
+        settings=DataSettings(),
+    )
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", rank) if cuda else torch.device("cpu")
     if cuda:
@@ -213,8 +185,6 @@ def train(rank: int, world: int, config: TrainConfig) -> None:
     os.environ.setdefault("MASTER_PORT", "29511")
     dist.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=world)
     clock = dist.new_group(backend="gloo")
-
-    from training.conversations import evaluation_documents, label_ids
 
     torch.manual_seed(config.seed)
     random.seed(config.seed)
@@ -233,11 +203,10 @@ def train(rank: int, world: int, config: TrainConfig) -> None:
     matrices, rest = split_parameters(model)
     muon = Muon(matrices)
     adam = torch.optim.AdamW(rest, lr=config.adam_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=cuda)
-    held_out = evaluation_documents(corpus, 2000) if rank == 0 else []
-    labels = torch.tensor(label_ids(), device=device)
-    feed = Feed(packs, device)
+    vocabulary = Tokenizer.from_file(str(NANO / "tokenizer.json")).get_vocab()
+    labels = torch.tensor([vocabulary[f"L{n}|"] for n in range(1, 1000)], device=device)
+    ahead = Ahead(iter(feed), device)
 
-    config.out.mkdir(parents=True, exist_ok=True)
     log = (config.out / "log.jsonl").open("a") if rank == 0 else None
 
     def write(**values: Any) -> None:
@@ -248,12 +217,13 @@ def train(rank: int, world: int, config: TrainConfig) -> None:
 
     def save() -> None:
         if rank == 0:
-            torch.save({k: v.bfloat16() if v.ndim >= 2 and "router" not in k else v for k, v in model.state_dict().items()}, config.out / "weights.pt")
+            small = {k: v.bfloat16() if v.ndim >= 2 and "router" not in k else v for k, v in model.state_dict().items()}
+            torch.save(small, config.out / "weights.pt")
 
     def measure() -> dict[str, float]:
         for layer, halves in zip(model.layers, uncompiled, strict=True):
             layer.before, layer.after = halves
-        result = evaluate(model, held_out, labels, device) if rank == 0 else {}
+        result = evaluate(model, cases, labels, device) if rank == 0 else {}
         for layer, halves in zip(model.layers, compiled, strict=True):
             layer.before, layer.after = halves
         return result
@@ -272,7 +242,7 @@ def train(rank: int, world: int, config: TrainConfig) -> None:
         decayed = min(1.0, max(0.0, (fraction - 1 + config.decay_share) / config.decay_share))
         code_weight = config.code_weight + decayed * (config.code_weight_end - config.code_weight)
         at = time.monotonic()
-        batch = feed.next()
+        batch = ahead.next()
         waited += time.monotonic() - at
         hidden, loads = model(batch.ids, batch.positions, batch.starts, batch.longest)
         loss, step_stats = loss_function(
@@ -322,7 +292,7 @@ def train(rank: int, world: int, config: TrainConfig) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--archive", type=Path)
     parser.add_argument("--minutes", type=float, default=TrainConfig.minutes)
     parser.add_argument("--tokens-per-step", type=int, default=TrainConfig.tokens_per_step)
     parser.add_argument("--workers", type=int, default=TrainConfig.workers)
@@ -331,10 +301,23 @@ def main() -> None:
     parser.add_argument("--start-from", type=Path)
     config = TrainConfig(**vars(parser.parse_args()))
     world = max(1, torch.cuda.device_count())
-    if world == 1:
-        train(0, 1, config)
-    else:
-        mp.spawn(train, args=(world, config), nprocs=world)
+    started = time.monotonic()
+    cores = os.cpu_count() or 1
+    corpus = build_corpus(config.archive, processes=cores)
+    cases = held_out_set(config.archive, count=2400, processes=cores)
+    config.out.mkdir(parents=True, exist_ok=True)
+    write_record(corpus.records, config.out / "sources.json")
+    print(f"{len(corpus.units)} units, {len(cases)} held-out cases in {time.monotonic() - started:.0f} s", flush=True)
+    context = mp.get_context("fork")
+    ranks = [context.Process(target=train, args=(rank, world, config, corpus, cases)) for rank in range(world)]
+    for process in ranks:
+        process.start()
+    while any(process.is_alive() for process in ranks):
+        time.sleep(1)
+        if any(process.exitcode for process in ranks):
+            for process in ranks:
+                process.kill()
+            raise SystemExit("a rank failed; its traceback stands above")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 
 from tokenizers import Tokenizer
 
-from training.train import NANO
+from training.model import NANO
 
 LAYERS = 12
 DENSE_LAYERS = 1

@@ -1,0 +1,86 @@
+"""What was trained is what is shipped: the trainer's model and the decoder that loads its export give equal logits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+from m3_model.cache import KVCache
+from m3_model.checkpoint import write_checkpoint
+from m3_model.config import M3Config
+from m3_model.inputs import ModelInputs
+from m3_model.loading import load_decoder
+
+from training.export import is_quantized, released_tensors
+from training.model import Shape, TrainedNano
+from training.write_config import nano_config
+
+
+def small_model(folder: Path) -> tuple[TrainedNano, M3Config]:
+    """Nano with three layers and a small vocabulary, every parameter away from its initial zero."""
+    values = nano_config(500)
+    text = values["text_config"]
+    assert isinstance(text, dict)
+    text["num_hidden_layers"] = 3
+    text["moe_layer_freq"] = text["moe_layer_freq"][:3]
+    sparse = text["sparse_attention_config"]
+    for key in ("sparse_disable_index_value", "sparse_attention_freq"):
+        sparse[key] = sparse[key][:3]
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(values))
+    torch.manual_seed(3)
+    model = TrainedNano(Shape.from_config(folder / "config.json"))
+    for parameter in model.parameters():
+        parameter.data.add_(0.05 * torch.randn_like(parameter))
+    for layer in model.layers[1:]:
+        layer.router_bias.copy_(0.1 * torch.randn(4))
+    return model, M3Config.from_folder(folder)
+
+
+def export(model: TrainedNano, config: M3Config, folder: Path, *, quantized: bool) -> None:
+    tensors = released_tensors(
+        model.state_dict(),
+        query_heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        index_heads=config.index_heads,
+    )
+    chosen = (lambda name: is_quantized(name, tensors[name])) if quantized else None
+    write_checkpoint(folder, config, tensors, quantized=chosen, dtype=torch.float32)
+
+
+@torch.no_grad()
+def test_the_decoder_gives_the_trainers_logits(tmp_path: Path) -> None:
+    model, config = small_model(tmp_path / "trained")
+    export(model, config, tmp_path / "exported", quantized=False)
+    decoder = load_decoder(tmp_path / "exported")
+    lengths = [1, 130, 300]
+    ids = [torch.randint(0, 500, (n,)) for n in lengths]
+    starts = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
+    positions = torch.cat([torch.arange(n) for n in lengths])
+    hidden, _ = model(torch.cat(ids), positions, starts, max(lengths))
+    expected = model.logits(hidden)
+    pages = [[0], [1, 2], [3, 4, 5]]
+    inputs = ModelInputs.build([i.tolist() for i in ids], [0, 0, 0], pages, output_rows=range(sum(lengths)))
+    actual = decoder(inputs, KVCache.zeros(config, 6))
+    torch.testing.assert_close(actual, expected, atol=2e-4, rtol=1e-4)
+
+
+def test_the_shipped_format_is_mxfp8_but_for_norms_and_routers(tmp_path: Path) -> None:
+    model, config = small_model(tmp_path / "trained")
+    export(model, dataclasses.replace(config), tmp_path / "exported", quantized=True)
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / "exported" / "model.safetensors", "pt") as file:
+        types = {name: file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118
+    matrices = {name for name in types if f"{name}_scale_inv" in types}
+    assert "language_model.model.embed_tokens.weight" in matrices
+    assert all(types[name] == torch.float8_e4m3fn for name in matrices)
+    assert all(types[f"{name}_scale_inv"] == torch.uint8 for name in matrices)
+    rest = {name for name in types if name not in matrices and not name.endswith("_scale_inv")}
+    assert {name.rsplit(".", 2)[-2] for name in rest} <= {
+        "input_layernorm", "post_attention_layernorm", "norm", "q_norm", "k_norm", "index_q_norm", "index_k_norm", "gate",
+        "block_sparse_moe",
+    }  # fmt: skip
