@@ -1,0 +1,289 @@
+"""An answer, piece by piece, to reasoning, text and complete calls.
+
+A marker comes in two ways: as its own token (`feed_marker`) or spelled out in ordinary tokens (`feed`). Outside of
+calls both count, since models do spell markers. Inside a call that was opened by the namespace token only that token
+counts, so that a value may contain any text, even text that looks like M3's own markup.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from m3_runtime.chat.schema import Element, value_of
+from m3_runtime.chat.syntax import NAMESPACE, THINK_END, THINK_START
+
+_TOKEN = "\ufdd0"
+"""Stands for the namespace token in the buffer: a code point that is reserved for such internal use."""
+_MAX_DEPTH = 64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ThinkDelta:
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextDelta:
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """A complete call; `arguments` has the types of the tool's schema. The parser leaves `id` empty."""
+
+    id: str = ""
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BadCall:
+    """A call that cannot be read, as it was written, and what is wrong with it. Nothing of it may be run."""
+
+    text: str
+    problem: str
+
+
+ParserEvent = ThinkDelta | TextDelta | Call | BadCall
+
+
+class AnswerParser:
+    """Parses one answer. `thinking` is the mode of the prompt: enabled starts inside the reasoning.
+
+    `tools` maps a tool's name to the JSON schema of its parameters; a call of another name keeps strings.
+    """
+
+    def __init__(self, tools: Mapping[str, Mapping[str, Any]], *, thinking: str = "adaptive"):
+        self._tools = tools
+        self._state = "think" if thinking == "enabled" else "start"
+        self._buffer = ""
+        self._mark = NAMESPACE
+        self._states: dict[str, Callable[[list[ParserEvent], bool], bool]] = {
+            "start": self._in_start,
+            "think": self._in_think,
+            "text": self._in_text,
+            "block": self._in_block,
+        }
+
+    def feed(self, text: str) -> list[ParserEvent]:
+        """Take more text; returns what is certain now. Text that may become a marker waits."""
+        self._buffer += text.replace(_TOKEN, "\ufffd")
+        return self._drain(final=False)
+
+    def feed_marker(self, literal: str) -> list[ParserEvent]:
+        """Take one marker token."""
+        self._buffer += _TOKEN if literal == NAMESPACE else literal
+        return self._drain(final=False)
+
+    def finish(self) -> list[ParserEvent]:
+        """The rest, at the end of the answer. A call that was cut off comes out as BadCall."""
+        return self._drain(final=True)
+
+    def _drain(self, *, final: bool) -> list[ParserEvent]:
+        events: list[ParserEvent] = []
+        while True:
+            if not self._states[self._state](events, final):
+                break
+        return [e for e in events if not isinstance(e, ThinkDelta | TextDelta) or e.text]
+
+    def _in_start(self, events: list[ParserEvent], final: bool) -> bool:
+        """Before anything else an answer may open or close its reasoning, whatever the mode is."""
+        stripped = self._buffer.lstrip()
+        for marker, state in ((THINK_START, "think"), (THINK_END, "text")):
+            if stripped.startswith(marker):
+                self._buffer = stripped[len(marker) :]
+                self._state = state
+                return True
+            if not final and marker.startswith(stripped):
+                return False
+        self._state = "text"
+        return True
+
+    def _in_think(self, events: list[ParserEvent], final: bool) -> bool:
+        # The namespace token inside reasoning can only be a call whose closing marker was forgotten; spelled out, it is
+        # the model thinking about the syntax.
+        markers = (THINK_END, f"{_TOKEN}<tool_call>")
+        found = _first(self._buffer, markers)
+        if self._buffer.startswith(THINK_START):
+            self._buffer = self._buffer[len(THINK_START) :]
+            return True
+        if found is None:
+            held = 0 if final else _held(self._buffer, (THINK_START, *markers))
+            cut = len(self._buffer) - held
+            events.append(ThinkDelta(text=self._buffer[:cut]))
+            self._buffer = self._buffer[cut:]
+            return False
+        place, marker = found
+        events.append(ThinkDelta(text=self._buffer[:place].removesuffix(_TOKEN)))
+        self._buffer = self._buffer[place + len(marker) :] if marker == THINK_END else self._buffer[place:]
+        self._state = "text"
+        return True
+
+    def _in_text(self, events: list[ParserEvent], final: bool) -> bool:
+        place, mark = len(self._buffer), ""
+        for candidate in (_TOKEN, NAMESPACE):
+            index = self._buffer.find(candidate)
+            if 0 <= index < place:
+                place, mark = index, candidate
+        for marker in (THINK_START, THINK_END):
+            index = self._buffer.find(marker)
+            if 0 <= index < place:
+                events.append(TextDelta(text=self._buffer[:index]))
+                self._buffer = self._buffer[index + len(marker) :]
+                self._state = "think" if marker == THINK_START else "text"
+                return True
+        if not mark:
+            held = 0 if final else _held(self._buffer, (NAMESPACE, THINK_START, THINK_END))
+            cut = len(self._buffer) - held
+            events.append(TextDelta(text=self._buffer[:cut]))
+            self._buffer = self._buffer[cut:]
+            return False
+        rest = self._buffer[place + len(mark) :]
+        tag = rest.lstrip()
+        opening = re.match(r"<(tool_call|invoke\b[^<>]*)>", tag)
+        if opening is not None:
+            events.append(TextDelta(text=self._buffer[:place]))
+            self._mark = mark
+            # A block may lack its opening tag; the call itself is all that is needed.
+            self._buffer = tag[opening.end() :] if opening.group(1) == "tool_call" else mark + tag
+            self._state = "block"
+            return True
+        if not final and _may_open(tag):
+            # Text before the mark is certain, but whitespace there may belong to the block.
+            cut = len(self._buffer[:place].rstrip())
+            events.append(TextDelta(text=self._buffer[:cut]))
+            self._buffer = self._buffer[cut:]
+            return False
+        if tag.startswith((THINK_START, THINK_END)):
+            # A namespace mark glued to a think tag means nothing.
+            events.append(TextDelta(text=self._buffer[:place]))
+            self._buffer = tag
+            return True
+        events.append(TextDelta(text=self._buffer[:place] + (NAMESPACE if mark == NAMESPACE else "")))
+        self._buffer = rest
+        return True
+
+    def _in_block(self, events: list[ParserEvent], final: bool) -> bool:
+        stripped = self._buffer.lstrip()
+        end = re.match(re.escape(self._mark) + r"\s*</tool_call>", stripped)
+        if end is not None:
+            self._buffer = stripped[end.end() :].lstrip()
+            self._state = "text"
+            return True
+        start = re.match(re.escape(self._mark) + r"\s*<invoke\b([^<>]*)>", stripped)
+        if start is not None:
+            close = re.search(re.escape(self._mark) + r"\s*</invoke\s*>", stripped[start.end() :])
+            if close is None:
+                if final:
+                    self._give_up(events, stripped, "the answer ended inside the call")
+                return False
+            body = stripped[start.end() : start.end() + close.start()]
+            written = stripped[: start.end() + close.end()]
+            self._buffer = stripped[start.end() + close.end() :]
+            events.append(self._call(start.group(1), body, written))
+            return True
+        if not stripped or (not final and _may_continue(stripped, self._mark)):
+            return False
+        if final and _may_continue(stripped, self._mark):
+            self._give_up(events, stripped, "the answer ended inside the call block")
+            return False
+        # Skip what does not belong here, up to the next tag.
+        problem = "a call block holds something that is not a call"
+        place = stripped.find(self._mark, 1)
+        if place < 0:
+            if final:
+                self._give_up(events, stripped, problem)
+            return False
+        events.append(BadCall(text=self._shown(stripped[:place]), problem=problem))
+        self._buffer = stripped[place:]
+        return True
+
+    def _give_up(self, events: list[ParserEvent], text: str, problem: str) -> None:
+        events.append(BadCall(text=self._shown(text), problem=problem))
+        self._buffer = ""
+
+    def _shown(self, text: str) -> str:
+        return text.replace(_TOKEN, NAMESPACE)
+
+    def _call(self, head: str, body: str, written: str) -> ParserEvent:
+        named = re.fullmatch(r"""\s*name\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"']+))\s*""", head)
+        if named is None:
+            return BadCall(text=self._shown(written), problem="the invoke tag has no name")
+        name = next(group for group in named.groups() if group is not None)
+        try:
+            parameters = _elements(body, self._mark)
+        except ValueError as error:
+            return BadCall(text=self._shown(written), problem=str(error))
+        schema = self._tools.get(name, {})
+        arguments: dict[str, Any] = {}
+        properties = schema.get("properties", {})
+        for parameter in parameters:
+            if parameter.name in arguments:
+                return BadCall(text=self._shown(written), problem=f"the parameter {parameter.name} is given twice")
+            arguments[parameter.name] = value_of(parameter, properties.get(parameter.name, {}), schema)
+        return Call(name=name, arguments=arguments)
+
+
+def _elements(body: str, mark: str) -> list[Element]:
+    """The top-level elements of a call's body. ValueError says which tag is wrong."""
+    root = Element("")
+    path: list[tuple[Element, int]] = [(root, 0)]
+    position = 0
+    for tag in re.finditer(re.escape(mark) + r"\s*<(/?)([^<>]+)>", body):
+        element, begin = path[-1]
+        element.text += body[position : tag.start()]
+        closing, name = tag.group(1) == "/", tag.group(2).strip()
+        if not closing:
+            if len(path) > _MAX_DEPTH:
+                raise ValueError(f"the call is nested more than {_MAX_DEPTH} deep")
+            child = Element(name)
+            element.children.append(child)
+            path.append((child, tag.end()))
+        elif len(path) == 1 or element.name != name:
+            raise ValueError(f"</{name}> closes <{element.name or 'invoke'}>")
+        else:
+            element.raw = body[begin : tag.start()].replace(mark, NAMESPACE)
+            path.pop()
+        position = tag.end()
+    if len(path) > 1:
+        raise ValueError(f"<{path[-1][0].name}> is not closed")
+    if (root.text + body[position:]).strip():
+        raise ValueError("there is text between the parameters")
+    return root.children
+
+
+def _first(text: str, markers: tuple[str, ...]) -> tuple[int, str] | None:
+    found = [(place, marker) for marker in markers if (place := text.find(marker)) >= 0]
+    return min(found) if found else None
+
+
+def _held(text: str, markers: tuple[str, ...]) -> int:
+    """How many characters at the end of the text may be the beginning of a marker."""
+    longest = max(map(len, markers)) - 1
+    for size in range(min(longest, len(text)), 0, -1):
+        if any(marker.startswith(text[-size:]) for marker in markers):
+            return size
+    return 0
+
+
+def _may_open(tag: str) -> bool:
+    """Whether text after a namespace mark can still become an opening tag."""
+    return (
+        any(option.startswith(tag) for option in ("<tool_call>", "<invoke", THINK_START, THINK_END))
+        or re.fullmatch(r"<invoke\b[^<>]*", tag) is not None
+    )
+
+
+def _may_continue(text: str, mark: str) -> bool:
+    """Whether the rest of a block can still become a call or the end of the block."""
+    if mark.startswith(text):
+        return True
+    if not text.startswith(mark):
+        return False
+    tag = text[len(mark) :].lstrip()
+    return any(option.startswith(tag) for option in ("</tool_call>", "<invoke")) or (
+        re.fullmatch(r"<invoke\b[^<>]*", tag) is not None
+    )

@@ -1,0 +1,283 @@
+"""A chat with a local model: messages and tools in, an iterator of typed events out. Closing the iterator cancels."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from m3_model.tokenizer import Tokenizer
+from m3_runtime.chat.encoding import PromptEncoder
+from m3_runtime.chat.grammar import GrammarCompiler, GrammarMatcher, schema_of
+from m3_runtime.chat.parser import BadCall, Call, TextDelta, ThinkDelta
+from m3_runtime.chat.syntax import END_OF_TURN
+from m3_runtime.chat.template import ChatTemplate, Thinking, normalise
+from m3_runtime.chat.transcript import Prompt, Transcripts
+from m3_runtime.chat.turn import Answer
+from m3_runtime.engine import Engine
+from m3_runtime.request import Output, PromptTooLong, Request, SamplingParams
+from m3_runtime.request import PrefillProgress as TokensRead
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """How to answer one turn. ValueError if a value makes no sense.
+
+    `tool_choice`: "" the model decides, "none" no call, "required" some call, else the name of the tool to call.
+    `fixed_arguments` limits parameters of the named tool to the given values. `candidates` > 1 asks for that many
+    alternative single calls, found by beam search, which neither samples nor uses a seed.
+    """
+
+    max_tokens: int = 8192
+    temperature: float = 1.0
+    top_p: float = 0.95
+    top_k: int = 40
+    seed: int | None = None
+    thinking: Thinking = "adaptive"
+    tool_choice: str = ""
+    fixed_arguments: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    candidates: int = 1
+
+    def __post_init__(self) -> None:
+        self.sampling(())
+        if self.thinking not in ("enabled", "disabled", "adaptive"):
+            raise ValueError(f"thinking is {self.thinking!r}; use enabled, disabled or adaptive")
+        if not 1 <= self.candidates <= 1000:
+            raise ValueError(f"candidates is {self.candidates}; give a number from 1 to 1000")
+        if self.fixed_arguments and self.tool_choice in ("", "none", "required"):
+            raise ValueError("fixed_arguments needs tool_choice to name the tool")
+        if any(not values for values in self.fixed_arguments.values()):
+            raise ValueError("fixed_arguments has a parameter without values; give at least one")
+        if self.candidates > 1 and self.tool_choice in ("", "none"):
+            raise ValueError("candidates needs tool_choice to be required or the name of a tool")
+
+    def sampling(self, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            seed=self.seed,
+            max_tokens=self.max_tokens,
+            stop_token_ids=stop_token_ids,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Tokens of one turn; `cached_tokens` of the prompt were not computed again."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrefillProgress:
+    """How much of the prompt has been read, cached tokens included."""
+
+    done_tokens: int
+    total_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One of several alternative calls, best first; `logprob` as in m3_runtime.request.Hypothesis."""
+
+    call: Call
+    logprob: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finish:
+    """The end of a turn. `reused_tokens` ids of the prompt were kept from earlier turns; `note` says why not more."""
+
+    reason: Literal["stop", "tool_calls", "length"]
+    usage: Usage
+    reused_tokens: int = 0
+    note: str = ""
+
+
+ChatEvent = ThinkDelta | TextDelta | Call | BadCall | PrefillProgress | Candidate | Finish
+
+
+class Turn:
+    """One prepared request and the reading of its answer; ChatEngine.prepare makes it."""
+
+    def __init__(self, prompt: Prompt, request: Request, answer: Answer, transcripts: Transcripts):
+        self.prompt, self.request, self._answer, self._transcripts = prompt, request, answer, transcripts
+        self._cached_tokens = 0
+
+    def feed(self, output: Output) -> list[ChatEvent]:
+        """The events of one output of the engine; Finish is the last of the last output."""
+        if isinstance(output, TokensRead):
+            self._cached_tokens = output.cached_tokens
+            return [PrefillProgress(done_tokens=output.done_tokens, total_tokens=output.total_tokens)]
+        events: list[ChatEvent] = [*self._answer.feed(output.token_ids)]
+        if output.finish_reason is not None:
+            events += self._answer.finish()
+            self._transcripts.remember(self.prompt, self._answer.message(), self._answer.token_ids)
+            cut = output.finish_reason == "length"
+            events.append(self.finished("length" if cut else "tool_calls" if self._answer.calls else "stop"))
+        return events
+
+    def finished(self, reason: Literal["stop", "tool_calls", "length"]) -> Finish:
+        usage = Usage(
+            prompt_tokens=len(self.prompt.token_ids),
+            cached_tokens=self._cached_tokens,
+            completion_tokens=len(self._answer.token_ids),
+        )
+        return Finish(reason=reason, usage=usage, reused_tokens=self.prompt.reused_tokens, note=self.prompt.note)
+
+
+class ChatEngine:
+    """An engine, its tokenizer and its template. One caller at a time; nothing in here locks."""
+
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, template: ChatTemplate, *, name: str, is_nano: bool = False
+    ):
+        end = tokenizer.token_id(END_OF_TURN)
+        if end is None:
+            raise ValueError(f"the tokenizer has no token {END_OF_TURN}; this is not a checkpoint of the M3 family")
+        self.engine, self.tokenizer, self.name, self.is_nano = engine, tokenizer, name, is_nano
+        self.context_tokens = engine.config.max_context
+        self._end = end
+        self._encoder = PromptEncoder(template, tokenizer)
+        self._transcripts = Transcripts(self._encoder)
+        self._grammars: GrammarCompiler | None = None
+
+    @classmethod
+    def load(
+        cls,
+        folder: str,
+        *,
+        name: str = "",
+        dtype: str = "float32",
+        device: str = "cpu",
+        max_context: int | None = None,
+        cache_tokens: int | None = None,
+    ) -> ChatEngine:
+        """The model of a checkpoint folder, or of the package for "nano"; see m3_runtime.loading."""
+        from m3_runtime.loading import load_chat_engine
+
+        return load_chat_engine(
+            folder, name=name, dtype=dtype, device=device, max_context=max_context, cache_tokens=cache_tokens
+        )
+
+    def stream(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        options: ChatOptions | None = None,
+    ) -> Iterator[ChatEvent]:
+        """Answer a conversation; the last event is Finish. ValueError (PromptTooLong among them) for what cannot be done."""
+        options = options or ChatOptions()
+        turn = self.prepare(messages, tools, options)
+        if options.candidates > 1:
+            yield from self._candidates(turn, tools, options)
+            return
+        outputs = self.engine.stream(turn.request)
+        try:
+            for output in outputs:
+                yield from turn.feed(output)
+        finally:
+            outputs.close()  # type: ignore[attr-defined]
+
+    def prepare(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], options: ChatOptions
+    ) -> Turn:
+        """The request of a turn, for a caller that drives the engine itself."""
+        for tool in tools:
+            if not isinstance(tool.get("function"), Mapping) or not isinstance(tool["function"].get("name"), str):
+                raise ValueError("every tool needs the form {type: function, function: {name, parameters}}")
+        known = normalise(messages)
+        if any(not isinstance(message["content"], str) for message in known):
+            raise ValueError(f"{self.name} cannot read images here; leave the image out")
+        prompt = self._transcripts.prompt(known, tools, options.thinking)
+        if len(prompt.token_ids) >= self.context_tokens:
+            raise PromptTooLong(len(prompt.token_ids), self.context_tokens)
+        request = Request(
+            prompt=prompt.token_ids, sampling=options.sampling((self._end,)), grammar=self._grammar(tools, options)
+        )
+        return Turn(prompt, request, self._answer(tools, options, prompt, 0), self._transcripts)
+
+    def score_calls(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        calls: Sequence[tuple[str, Mapping[str, Any]]],
+        options: ChatOptions | None = None,
+    ) -> list[float]:
+        """Log-probability of answering with each single call, over the whole vocabulary; ends of turn are included.
+
+        ValueError if the mode is enabled: reasoning would have to stand before the call.
+        """
+        options = options or ChatOptions(thinking="disabled")
+        turn = self.prepare(messages, tools, options)
+        known = normalise(messages)
+        before = self._encoder.render(known, tools, thinking=options.thinking)
+        continuations = []
+        for name, arguments in calls:
+            call = {"function": {"name": name, "arguments": dict(arguments)}}
+            answer = normalise([{"role": "assistant", "content": "", "tool_calls": [call]}])[0]
+            after = self._encoder.render(
+                [*known, answer], tools, thinking=options.thinking, add_generation_prompt=False
+            )
+            if not after.startswith(before):
+                raise ValueError("calls can be scored with thinking disabled or adaptive, not enabled")
+            rest = after[len(before) : after.rindex(END_OF_TURN) + len(END_OF_TURN)]
+            continuations.append(self._encoder.encode_rendered(rest))
+        return self.engine.score(turn.prompt.token_ids, continuations)
+
+    def _candidates(self, turn: Turn, tools: Sequence[Mapping[str, Any]], options: ChatOptions) -> Iterator[ChatEvent]:
+        steps = self.engine.iter_search(turn.request, options.candidates)
+        cached = 0
+        try:
+            while True:
+                try:
+                    progress = next(steps)
+                except StopIteration as stop:
+                    found = stop.value
+                    break
+                cached = progress.cached_tokens
+                yield PrefillProgress(done_tokens=progress.done_tokens, total_tokens=progress.total_tokens)
+        finally:
+            steps.close()
+        seen: set[str] = set()
+        completion_tokens = 0
+        for number, hypothesis in enumerate(found):
+            completion_tokens += len(hypothesis.token_ids)
+            answer = self._answer(tools, options, turn.prompt, number)
+            answer.feed(hypothesis.token_ids)
+            answer.finish()
+            if not hypothesis.finished or len(answer.calls) != 1 or answer.has_bad_call:
+                continue
+            call = answer.calls[0]
+            written = json.dumps([call.name, call.arguments], sort_keys=True)
+            if written in seen:
+                continue  # another spelling of the same call, less likely
+            seen.add(written)
+            self._transcripts.remember(turn.prompt, answer.message(), answer.token_ids)
+            yield Candidate(call=call, logprob=hypothesis.logprob)
+        usage = Usage(
+            prompt_tokens=len(turn.prompt.token_ids), cached_tokens=cached, completion_tokens=completion_tokens
+        )
+        reason: Literal["tool_calls", "length"] = "tool_calls" if seen else "length"
+        yield Finish(reason=reason, usage=usage, reused_tokens=turn.prompt.reused_tokens, note=turn.prompt.note)
+
+    def _answer(self, tools: Sequence[Mapping[str, Any]], options: ChatOptions, prompt: Prompt, number: int) -> Answer:
+        schemas = {tool["function"]["name"]: schema_of(tool) for tool in tools}
+        return Answer(self.tokenizer, schemas, thinking=options.thinking, key=prompt.key, number=number)
+
+    def _grammar(self, tools: Sequence[Mapping[str, Any]], options: ChatOptions) -> GrammarMatcher | None:
+        if not tools and options.tool_choice in ("", "none"):
+            return None
+        if self._grammars is None:
+            self._grammars = GrammarCompiler(self.tokenizer, self.engine.config.vocab_size, self._end)
+        return self._grammars.compile(
+            () if options.tool_choice == "none" else tools,
+            thinking=options.thinking,
+            tool_choice="" if options.tool_choice == "none" else options.tool_choice,
+            fixed_arguments=options.fixed_arguments,
+            single=options.candidates > 1,
+        )

@@ -1,0 +1,153 @@
+"""A checkpoint's own chat template, rendered in a sandbox.
+
+The template is data of the checkpoint; this file only gives it the environment that it was written for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from m3_runtime.chat.syntax import THINK_END, THINK_START
+
+Thinking = Literal["enabled", "disabled", "adaptive"]
+ChatMessage = Mapping[str, Any]
+
+
+class ChatTemplate:
+    """A compiled template. ValueError if the source is not a template."""
+
+    def __init__(self, source: str):
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ValueError(f"the chat template has an error in line {error.lineno}: {error.message}") from error
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> ChatTemplate:
+        """The template of a checkpoint folder. ValueError if it has none."""
+        path = folder / "chat_template.jinja"
+        if not path.is_file():
+            raise ValueError(f"{folder} has no chat_template.jinja; download the checkpoint again")
+        return cls(path.read_text(encoding="utf-8"))
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        thinking: str | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The conversation as text; `thinking` None leaves the mode undefined, which M3's template reads as adaptive.
+
+        ValueError with the template's own words if it refuses the messages.
+        """
+        variables: dict[str, Any] = {"messages": messages, "add_generation_prompt": add_generation_prompt}
+        if tools:
+            variables["tools"] = tools
+        if thinking is not None:
+            variables["thinking_mode"] = thinking
+        try:
+            return self._template.render(**variables)
+        except jinja2.TemplateError as error:
+            raise ValueError(f"the chat template refuses these messages: {error}") from error
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
+    """JSON without HTML escapes, unlike Jinja's own filter: the text goes to a model."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def normalise(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """OpenAI-style messages in the form that M3's template reads.
+
+    Call arguments become mappings; `image_url` items become images; leading system messages become one, since the
+    template drops a second one silently; reasoning inside an assistant's content is moved to `reasoning_content` by the
+    template's own rule. ValueError names the message that is wrong.
+    """
+    result: list[dict[str, Any]] = []
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        if role not in ("root", "system", "developer", "user", "assistant", "tool"):
+            raise ValueError(f"messages[{index}].role is {role!r}; use system, user, assistant or tool")
+        content = _content(message.get("content"), f"messages[{index}].content")
+        entry: dict[str, Any] = {"role": role, "content": content}
+        if role in ("system", "developer"):
+            if result and result[-1]["role"] in ("system", "developer"):
+                result[-1]["content"] = f"{_text(result[-1]['content'])}\n\n{_text(content)}"
+                continue
+            if result and result[-1]["role"] != "root":
+                raise ValueError(f"messages[{index}] is a system message after the start; put it first")
+        if role == "root" and result:
+            raise ValueError(f"messages[{index}] has the role root, which is only allowed first")
+        if role == "assistant":
+            _assistant(entry, message, f"messages[{index}]")
+        result.append(entry)
+    return result
+
+
+def _assistant(entry: dict[str, Any], message: ChatMessage, where: str) -> None:
+    reasoning = message.get("reasoning_content", message.get("reasoning"))
+    text = _text(entry["content"])
+    if isinstance(reasoning, str):
+        entry["reasoning_content"] = reasoning
+    elif THINK_END in text:
+        entry["reasoning_content"] = text.split(THINK_END)[0].strip("\n").split(THINK_START)[-1].strip("\n")
+        text = text.split(THINK_END)[-1].strip("\n")
+    else:
+        entry["reasoning_content"] = ""
+    entry["content"] = text
+    calls = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message.get("tool_calls") or ())]
+    if calls:
+        entry["tool_calls"] = calls
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ValueError(f"{where} has no function name")
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{where}.function.arguments is not JSON: {error}") from error
+    if not isinstance(arguments, Mapping):
+        raise ValueError(f"{where}.function.arguments must be a JSON object")
+    return {"type": "function", "function": {"name": function["name"], "arguments": dict(arguments)}}
+
+
+def _content(content: Any, where: str) -> Any:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, Sequence):
+        raise ValueError(f"{where} must be a string or a list of parts")
+    parts: list[Any] = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in ("text", "input_text") and isinstance(part.get("text"), str):
+            parts.append({"type": "text", "text": part["text"]})
+        elif kind in ("image", "image_url"):
+            parts.append({"type": "image"})
+        else:
+            raise ValueError(f"{where}[{index}] has the type {kind!r}; use text or image_url")
+    return parts if any(part["type"] == "image" for part in parts) else "".join(part["text"] for part in parts)
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

@@ -1,0 +1,35 @@
+"""How much an engine may hold and do at once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+PAGE_TOKENS = 128
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Limits of one engine. All units are tokens, rows or pages; wrong values raise ValueError."""
+
+    num_pages: int
+    """Pages of 128 tokens in the cache."""
+    max_context: int
+    """Longest sequence, prompt and answer together."""
+    vocab_size: int
+    """Assigned token ids; logits of ids from here on are padding and never sampled."""
+    prefill_chunk: int = 512
+    """Most new tokens in one step, over all sequences."""
+    max_rows: int = 64
+    """Most sequences in one step."""
+    prefix_cache: bool = True
+    """Keep finished pages and give them to later prompts that start with the same tokens."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_pages", "max_context", "vocab_size", "prefill_chunk", "max_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; give a number of at least 1")
+
+
+def pages_for(num_tokens: int) -> int:
+    """Pages that hold `num_tokens` tokens."""
+    return -(-num_tokens // PAGE_TOKENS)

@@ -1,0 +1,188 @@
+"""The engine: requests in, tokens out, one forward pass a step. No threads; the caller's loop drives it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Generator, Iterator
+from collections.abc import Sequence as Tokens
+
+from m3_model.cache import KVCache
+from m3_model.decoder import Decoder
+from m3_runtime.config import PAGE_TOKENS, EngineConfig, pages_for
+from m3_runtime.pages import PagePool, PageTable
+from m3_runtime.prefix_cache import PrefixCache
+from m3_runtime.request import (
+    Hypothesis,
+    Output,
+    PrefillProgress,
+    PromptTooLong,
+    Request,
+    SamplingParams,
+    TokenOutput,
+)
+from m3_runtime.runner import Chunk, Runner
+from m3_runtime.sampling import mask_logits, sample
+from m3_runtime.scheduler import Scheduler
+from m3_runtime.score import score
+from m3_runtime.search import search
+from m3_runtime.sequence import Sequence
+
+
+class Engine:
+    """Runs any number of sequences on one decoder and one cache.
+
+    With one sequence at a time, the same request and seed give the same tokens. Raises ValueError if the cache is smaller
+    than one full context.
+    """
+
+    def __init__(self, decoder: Decoder, cache: KVCache, config: EngineConfig):
+        if pages_for(config.max_context) > config.num_pages or config.num_pages > cache.num_pages:
+            raise ValueError(
+                f"a context of {config.max_context} tokens needs {pages_for(config.max_context)} pages; the engine has "
+                f"{config.num_pages} and the cache {cache.num_pages}: give more pages or a smaller context"
+            )
+        self.config = config
+        self.pool = PagePool(config.num_pages)
+        self.prefix_cache = PrefixCache(self.pool) if config.prefix_cache else None
+        self.runner = Runner(decoder, cache)
+        self._cache = cache
+        self._scheduler = Scheduler(config, self.pool, self.prefix_cache)
+        self._sequences: dict[int, Sequence] = {}
+        self._mailboxes: dict[int, deque[Output]] = {}
+        self._ids = itertools.count(1)
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def add(self, request: Request) -> int:
+        """Queue a request and return its id. Raises PromptTooLong, or ValueError for an empty prompt or unknown ids."""
+        self._check(request)
+        sequence = Sequence(next(self._ids), request, PageTable(self.pool, self._cache))
+        if sequence.matcher is not None:
+            # What the grammar forces right away is read together with the prompt, but it is part of the answer.
+            forced = sequence.matcher.forced()[: request.sampling.max_tokens - 1]
+            sequence.matcher.consume(forced)
+            sequence.token_ids += forced
+            sequence.unreported = tuple(forced)
+        self._sequences[sequence.id] = sequence
+        self._scheduler.waiting.append(sequence)
+        return sequence.id
+
+    def cached_tokens(self, request_id: int) -> int:
+        """Prompt tokens of a live request that were in the cache before it began."""
+        return self._sequences[request_id].cached_tokens
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request and free its pages; unknown and finished ids are ignored."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is not None:
+            self._scheduler.remove(sequence)
+
+    def fork(self, request_id: int, sampling: SamplingParams) -> int:
+        """A second continuation of a live request from its present state, whole pages shared. Returns the new id."""
+        child = self._sequences[request_id].fork(next(self._ids), sampling)
+        self._sequences[child.id] = child
+        self._scheduler.running.append(child)
+        return child.id
+
+    def step(self) -> list[Output]:
+        """One forward pass. Returns progress of prompts and new tokens, except those that `stream` collects."""
+        planned = self._scheduler.plan()
+        if not planned:
+            return []
+        chunks = []
+        for sequence, count in planned:
+            start = sequence.table.num_tokens
+            chunks.append(Chunk(sequence.token_ids[start : start + count], start, sequence.table.pages))
+        logits_RV = self.runner.forward(chunks)
+        outputs: list[Output] = []
+        ready: list[tuple[int, Sequence]] = []
+        for row, (sequence, count) in enumerate(planned):
+            was_in_prompt = sequence.in_prompt
+            sequence.table.num_tokens += count
+            if was_in_prompt:
+                outputs.append(self._progress(sequence))
+            if sequence.num_pending == 0:
+                ready.append((row, sequence))
+        if ready:
+            rows = [row for row, _ in ready]
+            masked = mask_logits(logits_RV[rows], [s.matcher for _, s in ready], self.config.vocab_size)
+            for row, (_, sequence) in enumerate(ready):
+                outputs.append(self._advance(sequence, sample(masked[row], sequence.sampling, sequence.random)))
+        kept = []
+        for output in outputs:
+            mailbox = self._mailboxes.get(output.request_id)
+            (kept if mailbox is None else mailbox).append(output)
+        return kept
+
+    def stream(self, request: Request) -> Iterator[Output]:
+        """Run one request to its end, other live requests along with it; closing the iterator cancels it."""
+        request_id = self.add(request)
+        mailbox: deque[Output] = deque()
+        self._mailboxes[request_id] = mailbox
+        try:
+            while True:
+                while mailbox:
+                    output = mailbox.popleft()
+                    yield output
+                    if isinstance(output, TokenOutput) and output.finish_reason is not None:
+                        return
+                self.step()
+        finally:
+            del self._mailboxes[request_id]
+            self.cancel(request_id)
+
+    def search(self, request: Request, width: int, max_tokens: int | None = None) -> list[Hypothesis]:
+        """`width` best continuations within the request's grammar, best first; see m3_runtime.search."""
+        steps = self.iter_search(request, width, max_tokens)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                result: list[Hypothesis] = stop.value
+                return result
+
+    def iter_search(
+        self, request: Request, width: int, max_tokens: int | None = None
+    ) -> Generator[PrefillProgress, None, list[Hypothesis]]:
+        """The same, a step at a time; yields progress, returns the hypotheses. Closing it frees everything."""
+        self._check(request)
+        limit = min(max_tokens or request.sampling.max_tokens, self.config.max_context - len(request.prompt))
+        return search(self.runner, self.pool, self.prefix_cache, self.config, request, width, limit)
+
+    def score(self, prompt: Tokens[int], continuations: Tokens[Tokens[int]]) -> list[float]:
+        """Log-probability of each continuation after the prompt, over the whole vocabulary; see m3_runtime.score."""
+        longest = max((len(c) for c in continuations), default=0)
+        self._check(Request(prompt=prompt))
+        if len(prompt) + longest > self.config.max_context:
+            raise PromptTooLong(len(prompt) + longest, self.config.max_context)
+        return score(self.runner, self.pool, self.prefix_cache, self.config, prompt, continuations)
+
+    def _check(self, request: Request) -> None:
+        if not request.prompt:
+            raise ValueError("the prompt is empty; give at least one token")
+        if len(request.prompt) >= self.config.max_context:
+            raise PromptTooLong(len(request.prompt), self.config.max_context)
+        if not 0 <= min(request.prompt) <= max(request.prompt) < self.config.vocab_size:
+            raise ValueError(f"the prompt holds token ids outside 0..{self.config.vocab_size - 1}")
+
+    def _progress(self, sequence: Sequence) -> PrefillProgress:
+        if not sequence.in_prompt and self.prefix_cache is not None:
+            whole = sequence.num_prompt_tokens // PAGE_TOKENS
+            self.prefix_cache.insert(sequence.token_ids[: whole * PAGE_TOKENS], sequence.table.pages)
+        return PrefillProgress(
+            request_id=sequence.id,
+            done_tokens=min(sequence.table.num_tokens, sequence.num_prompt_tokens),
+            total_tokens=sequence.num_prompt_tokens,
+            cached_tokens=sequence.cached_tokens,
+        )
+
+    def _advance(self, sequence: Sequence, token_id: int) -> TokenOutput:
+        accepted = sequence.unreported + sequence.append(token_id, self.config.max_context)
+        sequence.unreported = ()
+        output = TokenOutput(request_id=sequence.id, token_ids=accepted, finish_reason=sequence.finish_reason)
+        if output.finish_reason is not None:
+            self.cancel(sequence.id)
+        return output

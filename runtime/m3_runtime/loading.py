@@ -1,0 +1,67 @@
+"""From a checkpoint folder to a chat engine that fits this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import m3_model
+from m3_model.cache import KVCache
+from m3_model.loading import load_decoder
+from m3_model.tokenizer import Tokenizer
+from m3_runtime.chat.session import ChatEngine
+from m3_runtime.chat.template import ChatTemplate
+from m3_runtime.config import EngineConfig, pages_for
+from m3_runtime.engine import Engine
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_DEFAULT_CONTEXT = 16384
+_SPARE_PAGES = 256
+"""Pages beside one full context, for the last pages of search beams and for kept prefixes."""
+
+
+def nano_folder() -> Path:
+    """Where the embedded model lies."""
+    return Path(m3_model.__file__).parent / "nano"
+
+
+def load_chat_engine(
+    folder: str,
+    *,
+    name: str = "",
+    dtype: str = "float32",
+    device: str = "cpu",
+    max_context: int | None = None,
+    cache_tokens: int | None = None,
+) -> ChatEngine:
+    """Load a checkpoint folder, or the embedded model for "nano".
+
+    `max_context` defaults to the model's limit, at most 16384 tokens; `cache_tokens` to one context and some room for
+    search and kept prefixes. ValueError or m3_model's CheckpointError, each one line, if the folder is not a checkpoint.
+    """
+    is_nano = folder == "nano"
+    path = nano_folder() if is_nano else Path(folder)
+    if not (path / "config.json").is_file():
+        raise ValueError(f"{path} has no config.json; give the folder of an M3 checkpoint")
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype is {dtype!r}; use {', '.join(_DTYPES)}")
+    tokenizer = Tokenizer.from_folder(path)
+    template = ChatTemplate.from_folder(path)
+    decoder = load_decoder(path, dtype=_DTYPES[dtype], device=device)
+    limit = decoder.config.max_positions
+    if max_context is not None and max_context > limit:
+        raise ValueError(f"max_context is {max_context}; this model reads at most {limit} tokens")
+    context = max_context or min(limit, _DEFAULT_CONTEXT)
+    num_pages = max(pages_for(cache_tokens or 0), pages_for(context) + _SPARE_PAGES)
+    cache = KVCache.zeros(decoder.config, num_pages, dtype=_DTYPES[dtype], device=device)
+    config = EngineConfig(
+        num_pages=num_pages, max_context=context, vocab_size=min(len(tokenizer), decoder.config.vocab_size)
+    )
+    return ChatEngine(
+        Engine(decoder, cache, config),
+        tokenizer,
+        template,
+        name=name or ("m3-nano" if is_nano else path.resolve().name),
+        is_nano=is_nano,
+    )

@@ -1,0 +1,44 @@
+"""From logits to a token, one row at a time, so that a sequence's choices never depend on who shares its batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from m3_runtime.request import Matcher, SamplingParams
+
+
+def mask_logits(logits_RV: torch.Tensor, matchers: Sequence[Matcher | None], vocab_size: int) -> torch.Tensor:
+    """Logits with -inf where a row's grammar forbids the token and beyond the assigned ids; the input is not changed."""
+    num_rows, width = logits_RV.shape
+    bits_RW = np.full((num_rows, -(-vocab_size // 32)), -1, dtype=np.int32)
+    for row, matcher in enumerate(matchers):
+        if matcher is not None:
+            matcher.fill_mask(bits_RW[row])
+    allowed_RV = np.zeros((num_rows, width), dtype=np.bool_)
+    allowed_RV[:, :vocab_size] = np.unpackbits(bits_RW.view(np.uint8), axis=1, bitorder="little", count=vocab_size)
+    return logits_RV.masked_fill(~torch.from_numpy(allowed_RV).to(logits_RV.device), float("-inf"))
+
+
+def sample(logits_V: torch.Tensor, params: SamplingParams, generator: random.Random) -> int:
+    """One token id from a row of masked logits (float32).
+
+    Greedy takes the lowest id among equals. Otherwise one uniform number of `generator` picks from the distribution
+    after temperature, then top-k, then top-p (the smallest set whose sum reaches top_p, at least one token).
+    """
+    if params.temperature == 0:
+        return int(torch.argmax(logits_V))
+    keep = min(params.top_k, logits_V.numel()) if params.top_k else logits_V.numel()
+    values_K, ids_K = torch.topk(logits_V, keep) if params.top_k else torch.sort(logits_V, descending=True, stable=True)
+    probabilities_K = torch.softmax(values_K.double() / params.temperature, dim=0)
+    cumulative_K = torch.cumsum(probabilities_K, dim=0)
+    if params.top_p < 1:
+        # The tokens before the one that crosses top_p, and that one.
+        keep = min(int((cumulative_K < params.top_p).sum()) + 1, keep)
+    total = float(cumulative_K[keep - 1])
+    draw = generator.random() * total
+    index = int(torch.searchsorted(cumulative_K[:keep], torch.tensor(draw, dtype=torch.float64), right=True))
+    return int(ids_K[min(index, keep - 1)])

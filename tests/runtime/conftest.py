@@ -1,0 +1,140 @@
+"""A small random model of M3's architecture with a small tokenizer and a template in M3's syntax."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as HfTokenizer
+
+from m3_model.random_checkpoint import tiny_config, write_random_checkpoint
+from m3_model.tokenizer import Tokenizer
+from m3_runtime.chat.session import ChatEngine
+from m3_runtime.chat.template import ChatTemplate
+
+TEMPLATE = r"""
+{%- set ns = ']<]minimax[>[' -%}
+{%- macro value(v) -%}
+{%- if v is mapping -%}
+{%- for k, x in v.items() if x is not none -%}{{ ns }}<{{ k }}>{{ value(x) }}{{ ns }}</{{ k }}>{%- endfor -%}
+{%- elif v is iterable and v is not string -%}
+{%- for x in v -%}{{ ns }}<item>{{ value(x) }}{{ ns }}</item>{%- endfor -%}
+{%- elif v is boolean -%}{{ v | tojson }}
+{%- elif v is not none -%}{{ v }}
+{%- endif -%}
+{%- endmacro -%}
+{{- ']~!b[' -}}
+{%- for m in messages -%}
+{%- if m.role == 'tool' -%}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}{{- ']~b]tool' -}}{%- endif -%}
+{{- '\n<response>' ~ m.content ~ '</response>' -}}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}{{- '[e~[\n' -}}{%- endif -%}
+{%- elif m.role == 'assistant' -%}
+{{- ']~b]ai\n' ~ ('<mm:think>' ~ m.reasoning_content if m.reasoning_content else '') ~ '</mm:think>' ~ m.content -}}
+{%- if m.tool_calls -%}
+{{- ns ~ '<tool_call>\n' -}}
+{%- for c in m.tool_calls -%}
+{{- ns ~ '<invoke name="' ~ c.function.name ~ '">' -}}
+{%- for k, x in c.function.arguments.items() if x is not none -%}
+{{- ns ~ '<' ~ k ~ '>' ~ value(x) ~ ns ~ '</' ~ k ~ '>' -}}
+{%- endfor -%}
+{{- ns ~ '</invoke>\n' -}}
+{%- endfor -%}
+{{- ns ~ '</tool_call>' -}}
+{%- endif -%}
+{{- '[e~[\n' -}}
+{%- else -%}
+{{- ']~b]' ~ m.role ~ '\n' ~ m.content -}}
+{%- if loop.first and tools -%}{{- '\n' -}}{%- for t in tools -%}<tool>{{ t.function | tojson }}</tool>{%- endfor -%}{%- endif -%}
+{{- '[e~[\n' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- ']~b]ai\n' -}}
+{%- if thinking_mode == 'enabled' -%}{{- '<mm:think>' -}}{%- elif thinking_mode == 'disabled' -%}{{- '</mm:think>' -}}{%- endif -%}
+{%- endif -%}
+"""
+MARKERS = ["]~!b[", "]~b]", "[e~[", "]!d~[", "]<]minimax[>[", "<mm:think>", "</mm:think>", "]<]image[>["]
+TAGS = ["<tool_call>", "</tool_call>", "</invoke>", '<invoke name="edit_line">', '<invoke name="read">', "<response>"]
+TAGS += ["</response>", *(f"<{s}{p}>" for p in ("path", "line", "action", "text", "item") for s in ("", "/"))]
+LABELS = [f"L{i}|" for i in range(1, 60)]
+CORPUS = [
+    "def reorder_quantity(stock, level):\n    return max(0, level - stock.count)\n",
+    "The test fails: assert 7 == 8 in inventory/stock.py, please replace the line and return the right value.",
+]
+EDIT_LINE = {
+    "type": "function",
+    "function": {
+        "name": "edit_line",
+        "description": "Change one line.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "path": {"type": "string"},
+                "action": {"type": "string", "enum": ["replace", "insert", "delete"]},
+                "line": {"type": "string"},
+                "text": {"type": "string"},
+            },
+            "required": ["path", "action", "line", "text"],
+        },
+    },
+}
+READ = {
+    "type": "function",
+    "function": {
+        "name": "read",
+        "description": "Read a file.",
+        "parameters": {
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "start": {"type": "integer"}},
+            "required": ["path"],
+        },
+    },
+}
+TOOLS = [EDIT_LINE, READ]
+
+
+def build_tokenizer(folder: Path) -> None:
+    """A byte-level BPE with M3's markers as special tokens, whole tags and line labels as ordinary added tokens."""
+    inner = HfTokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    inner.train_from_iterator(CORPUS * 4, trainer)
+    inner.add_special_tokens([AddedToken(m, special=True, normalized=False) for m in MARKERS])
+    inner.add_tokens([AddedToken(t, special=False, normalized=False) for t in TAGS + LABELS])
+    inner.save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete checkpoint folder."""
+    folder = tmp_path_factory.mktemp("tiny")
+    build_tokenizer(folder)
+    write_random_checkpoint(folder, tiny_config(vocab_size=640), seed=3)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.from_folder(folder)
+
+
+@pytest.fixture(scope="session")
+def template() -> ChatTemplate:
+    return ChatTemplate(TEMPLATE)
+
+
+@pytest.fixture
+def chat(folder: Path) -> ChatEngine:
+    return ChatEngine.load(str(folder), max_context=1024)
