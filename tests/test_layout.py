@@ -90,7 +90,10 @@ def test_the_command_line_loads_no_torch() -> None:
     )
     paths = [str(ROOT), *(str(p.parent) for p in PACKAGES.values())]
     done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": ":".join(paths), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": ":".join(paths), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
 
