@@ -17,7 +17,7 @@ Call = Callable[..., ToolResult]
 @pytest.fixture
 def context(tmp_path: Path) -> ToolContext:
     root = tmp_path / "repo"
-    root.mkdir()
+    root.mkdir(exist_ok=True)
     return ToolContext(root=root.resolve(), spill_dir=tmp_path / "spill")
 
 

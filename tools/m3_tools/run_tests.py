@@ -167,7 +167,8 @@ def _shown_command(runner: Runner, ids: Sequence[str]) -> str:
     """The command as a person would type it, without what the recorder adds."""
     if runner.kind == "generic":
         return runner.argv[2] if runner.argv[:2] == ("/bin/sh", "-c") else shlex.join(runner.argv)
-    words = [os.path.basename(runner.argv[0]), *runner.argv[1:]]
+    program = os.path.basename(runner.argv[0])
+    words = ["python" if program.startswith("python") else program, *runner.argv[1:]]
     return shlex.join([*words, *(("-m", "unittest") if runner.kind == "unittest" else ()), *ids])
 
 

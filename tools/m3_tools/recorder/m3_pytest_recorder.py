@@ -1,7 +1,7 @@
 """A pytest plugin that records what happens for the observer named in the environment; without one it does nothing.
 
-It changes one thing of the run: coverage is switched off, because it would write into the work tree and hold the trace
-function. With pytest-xdist the workers trace and the controller records outcomes.
+It changes two things of the run. Coverage is switched off, because it would write into the work tree and hold the trace
+function; stepwise is switched off, because it stops at the first failure. With pytest-xdist the workers trace and the controller records outcomes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def pytest_configure(config: Any) -> None:
     if "M3_TEST_RECORD" not in settings:
         return
     _recorder = m3_record.Recorder(settings)
+    if getattr(config.option, "stepwise", False):
+        config.option.stepwise = False
     if not _is_worker:
         _recorder.write("start", runner="pytest", version=pytest.__version__, python=list(sys.version_info[:3]))
     _recorder.watch_deadline()
