@@ -50,7 +50,7 @@ SEED = 20
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path(".data/source.tar.xz"))
-    parser.add_argument("--wheels", type=Path, default=Path(".data/wheels"), help="folder of downloaded wheels, filled here")
+    parser.add_argument("--wheels", type=Path, default=Path("build/wheels"), help="folder of downloaded wheels, filled here")
     parser.add_argument("--total", type=int, default=312_000_000, help="most bytes of text in the archive")
     options = parser.parse_args(argv)
     download(options.wheels)

@@ -18,6 +18,9 @@ from training.omissions import OMISSIONS
 from training.slips import SLIPS
 from training.syntax import Maker, Parsed, Span
 
+MAYBE_EQUAL = frozenset({"parentheses", "string", "swapped", "copied", "slice", "dropped_condition", "wrapping"})
+"""Classes whose edit can change the text and not the syntax tree; only these pay for the comparison."""
+
 Action = Literal["replace", "insert", "delete"]
 
 MAX_REPAIR_LINES = 4
@@ -74,7 +77,7 @@ def inject(
         span = MAKERS[kind](parsed, rng)
         damaged = applied(parsed.data, span) if span is not None else None
         bug = describe(source, damaged, kind) if damaged is not None else None
-        if bug is None or not _parses(bug.source):
+        if bug is None or not _parses(bug.source) or (kind in MAYBE_EQUAL and same_tree(bug.source, source)):
             continue
         if len(bug.added) == 1 and rng.random() < two_edits:
             bug = _again(source, bug, rng) or bug
@@ -118,6 +121,11 @@ def repaired(source: str, repair: Repair) -> str:
     return "\n".join(lines)
 
 
+def same_tree(left: str, right: str) -> bool:
+    """Whether two sources that parse have the same syntax tree."""
+    return ast.dump(Parsed(left).tree) == ast.dump(Parsed(right).tree)
+
+
 def _parses(source: str) -> bool:
     try:
         with warnings.catch_warnings():
@@ -140,5 +148,5 @@ def _again(source: str, bug: Bug, rng: random.Random) -> Bug | None:
         damaged = applied(parsed.data, span) if span is not None else None
         both = describe(source, damaged, f"{bug.kind}+{kind}") if damaged is not None else None
         if both is not None and both.first == bug.first and len(both.added) == 1 and _parses(both.source):
-            return both
+            return None if same_tree(both.source, source) else both
     return None

@@ -75,29 +75,39 @@ def normalised(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
-def usable_package(name: str) -> bool:
+def usable_package(name: str, *, held_out: bool = False) -> bool:
+    """Whether a distribution may be read for training, or, with `held_out`, is one to judge on."""
     name = normalised(name)
+    if held_out:
+        return name in HELD_OUT
     return name not in HELD_OUT and name not in REFUSED and not name.startswith(REFUSED_PREFIXES)
 
 
-def usable_path(path: str) -> bool:
+def usable_path(path: str, *, held_out: bool = False) -> bool:
     """Whether a module's path inside a package is neither vendored nor held out; `path` is posix and relative."""
     parts = PurePosixPath(path).parts
     if not parts or not parts[-1].endswith(".py"):
         return False
     folders = {part.lower() for part in parts[:-1]}
-    return not (folders & VENDORED or folders & HELD_OUT_FOLDERS or parts[-1][:-3].lower() in HELD_OUT_FOLDERS)
+    if folders & VENDORED:
+        return False
+    return held_out or not (folders & HELD_OUT_FOLDERS or parts[-1][:-3].lower() in HELD_OUT_FOLDERS)
 
 
-def read_sources(archive: Path | None = None, *, installed: bool = True) -> tuple[list[SourceFile], list[PackageRecord]]:
+def read_sources(
+    archive: Path | None = None, *, installed: bool = True, held_out: bool = False
+) -> tuple[list[SourceFile], list[PackageRecord]]:
     """Every usable module of this machine's Python and of the archive, and the record of its packages.
 
-    A package that is in both is read once, from the archive. Text that is not UTF-8 or is larger than 400 kB is left out.
+    A package that is in both is read once, from the archive. `held_out=True` reads the installed held-out packages, and
+    nothing else. Text that is not UTF-8 or is larger than 400 kB is left out.
     """
     files: list[SourceFile] = []
     records: dict[str, PackageRecord] = {}
-    streams = [archive_files(archive)] if archive else []
-    if installed:
+    streams = [archive_files(archive)] if archive and not held_out else []
+    if held_out:
+        streams.append(installed_files(held_out=True))
+    elif installed:
         streams += [installed_files(), standard_library_files()]
     for stream in streams:
         seen = set(records)
@@ -115,19 +125,19 @@ def read_sources(archive: Path | None = None, *, installed: bool = True) -> tupl
     return files, sorted(records.values(), key=lambda r: r.package)
 
 
-def installed_files() -> Iterator[tuple[PackageRecord, str, bytes]]:
+def installed_files(*, held_out: bool = False) -> Iterator[tuple[PackageRecord, str, bytes]]:
     """Modules of the installed distributions that are allowed, with their record, path and bytes."""
     seen: set[str] = set()
     for distribution in importlib.metadata.distributions():
         name = normalised(distribution.metadata["Name"] or "")
         licence = allowed_licence(distribution.metadata)  # type: ignore[arg-type]
-        if not name or name in seen or licence is None or not usable_package(name):
+        if not name or name in seen or licence is None or not usable_package(name, held_out=held_out):
             continue
         seen.add(name)
         record = PackageRecord(package=name, version=distribution.version, licence=licence, origin="installed")
         for entry in distribution.files or []:
             path = entry.as_posix()
-            if path.startswith("..") or not usable_path(path):
+            if path.startswith("..") or not usable_path(path, held_out=held_out):
                 continue
             located = Path(str(entry.locate()))
             if not str(located).startswith(SYSTEM_PACKAGES) and located.is_file():

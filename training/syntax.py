@@ -57,8 +57,8 @@ class Parsed:
                     if isinstance(child, ast.AST):
                         self.parents[child] = node
                         stack.append(child)
-            line = getattr(node, "lineno", None)
-            if line is not None and (only_line is None or line == only_line == getattr(node, "end_lineno", line)):
+            line = getattr(node, "lineno", None)  # arguments and comprehensions have none
+            if only_line is None or (line is not None and line == only_line == getattr(node, "end_lineno", line)):
                 self.nodes.setdefault(type(node), []).append(node)
 
     def all(self, kind: type[Node]) -> list[Node]:

@@ -63,7 +63,7 @@ MARKERS = (
 TOOLS = ("read", "grep", "glob", "outline", "edit", "edit_line", "write", "shell", "test", "todo")
 PARAMETERS = (
     "path symbol start end column action line text old new replace_all content command workdir timeout_s pattern glob tests "
-    "items item state ignore_case context"
+    "items item state ignore_case literal context include_ignored"
 ).split()
 TAGS = (
     ["<tool_call>", "</tool_call>", "</invoke>", "<response>", "</response>", "<tools>", "</tools>", "<tool>", "</tool>"]

@@ -1,0 +1,219 @@
+"""Training examples: a damaged unit and its repair, as the tool conversation that `m3 fix` has with the model.
+
+The full form is the whole conversation, from the issue to the closing sentence; the short form starts at the code and
+ends with the edit, which is where the hard decisions are. The texts are those of the tools and of `m3agent.fix`; what no
+tool ran (issues, test reports) is made up from true names of the module by `training.wording`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training import wording
+from training.bugs import Bug, inject
+from training.corpus import Corpus, Module
+from training.requests import plain_request
+from training.transcript import CODE, NO_LOSS, Encoder, Transcript
+from training.units import Unit
+
+SYSTEM = "You repair small bugs in Python: run the tests, read the suspect code, change one line, run the tests again."
+TOOLS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("read", ("path", "symbol", "start", "end", "column")),
+    ("grep", ("pattern", "path", "glob", "ignore_case", "literal", "context", "include_ignored")),
+    ("edit_line", ("path", "action", "line", "text")),
+    ("test", ("tests",)),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """What the examples are like; shares are probabilities."""
+
+    max_tokens: int = 1536
+    full_form: float = 0.4
+    two_edits: float = 0.1
+    drop_docstring: float = 0.48
+    plain_requests: float = 0.03
+    shifted_labels: float = 0.3
+    """Units whose line numbers are drawn anew from 1 to 999, so that every label is learnt; the others keep their own."""
+    bugs_per_visit: int = 2
+    mix: Mapping[str, float] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A document: ids, and for each its class of loss (`training.transcript`)."""
+
+    tokens: NDArray[np.uint16]
+    classes: NDArray[np.uint8]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """A unit as it will be shown: its lines with ids where known, the label of its first line, and the file's length."""
+
+    module: Module
+    unit: Unit
+    path: str
+    lines: list[str]
+    ids: list[list[int] | None]
+    first_label: int
+    file_lines: int
+
+    @property
+    def source(self) -> str:
+        return "\n".join(self.lines)
+
+
+def examples(corpus: Corpus, *, seed: int, settings: DataSettings | None = None) -> Iterator[Example]:
+    """Examples without end, the same for the same seed."""
+    chosen = settings or DataSettings()
+    rng = random.Random(seed)
+    encoder = Encoder()
+    while True:
+        unit = corpus.draw(rng)
+        module = corpus.modules[unit.module]
+        if rng.random() < chosen.plain_requests / chosen.bugs_per_visit:
+            yield Example(*plain_request(encoder, rng, SYSTEM, TOOLS, shown_path(module.path), module.functions))
+            continue
+        shown = show(module, unit, rng, chosen)
+        for _ in range(chosen.bugs_per_visit):
+            try:
+                bug = inject(shown.source, rng, chosen.mix, two_edits=chosen.two_edits)
+            except (SyntaxError, ValueError, RecursionError):
+                break
+            if bug is None:
+                break
+            full = rng.random() < chosen.full_form
+            tokens, classes = conversation(encoder, rng, shown, bug, full=full).arrays()
+            if full and len(tokens) > chosen.max_tokens:
+                tokens, classes = conversation(encoder, rng, shown, bug, full=False).arrays()
+            if len(tokens) <= chosen.max_tokens:
+                yield Example(tokens, classes)
+
+
+def show(module: Module, unit: Unit, rng: random.Random, settings: DataSettings) -> Shown:
+    """Draw how a unit is shown: with or without its docstring, at its own or at other line numbers."""
+    all_lines = module.text.split("\n")
+    lines: list[str] = all_lines[unit.first : unit.last + 1]
+    ids: list[list[int] | None] = [module.line_ids(i) for i in range(unit.first, unit.last + 1)]
+    if unit.docstring is not None:
+        start, end = unit.docstring[0] - unit.first, unit.docstring[1] - unit.first + 1
+        if rng.random() < settings.drop_docstring:
+            del lines[start:end], ids[start:end]
+        elif end - start > 12:
+            lines[start:end], ids[start:end] = _first_paragraph(lines[start:end]), [None, None]
+    first, file_lines = unit.first + 1, len(all_lines)
+    if rng.random() < settings.shifted_labels or (first > 999 and rng.random() < 0.6):
+        first = rng.randrange(1, max(2, 999 - len(lines)))
+        file_lines = first + len(lines) + rng.randrange(400)
+    return Shown(module, unit, shown_path(module.path), lines, ids, first, file_lines)
+
+
+def _first_paragraph(docstring: Sequence[str]) -> list[str]:
+    """A long docstring as two lines: its beginning and its closing quotes."""
+    head = docstring[0] if docstring[0].strip(" \"'rRuUbB") else docstring[0].rstrip() + docstring[1].strip()
+    quotes = "'''" if "'''" in head else '"""'
+    return [head.rstrip("\\ "), head[: len(head) - len(head.lstrip())] + quotes]
+
+
+def shown_path(path: str) -> str:
+    """A module's path as a repository would show it: at most its last three parts."""
+    return "/".join(PurePosixPath(path).parts[-3:])
+
+
+def conversation(encoder: Encoder, rng: random.Random, shown: Shown, bug: Bug, *, full: bool) -> Transcript:
+    """The conversation that repairs `bug`, in the full or in the short form."""
+    transcript = Transcript(encoder)
+    name = shown.unit.name
+    counts = rng.choice([0, 1, 2, 3, 5, 8, rng.randrange(60)]), rng.choice([1, 1, 1, 2, 3])
+    if full:
+        error = wording.error_name(rng, bug.kind)
+        names = [name] if name else []
+        transcript.developer(SYSTEM, TOOLS)
+        transcript.user(wording.issue(rng, names + rng.sample(shown.module.functions, min(1, len(shown.module.functions))), shown.path, error))
+        transcript.call("test", {})
+        transcript.result(test_report(rng, shown, bug, error, *counts))
+        last = shown.first_label + len(bug.source.split("\n")) - 1
+        where = {"symbol": name} if name else {"start": str(shown.first_label), "end": str(last)}
+        transcript.call("read", {"path": shown.path, **where})
+    read_result(transcript, shown, bug)
+    repair = bug.repair
+    label = f"L{shown.first_label + repair.line - 1}|"
+    transcript.call("edit_line", {"path": shown.path, "action": repair.action, "line": label, "text": repair.text})
+    if full:
+        moved = -1 if repair.action == "delete" else repair.text.count("\n") + (repair.action == "insert")
+        done = {"replace": "replaced ", "delete": "deleted ", "insert": "inserted after "}[repair.action]
+        transcript.result(f"{shown.path}: {done}{label}" + (f"; lines below moved by {moved:+d}" if moved else ""))
+        transcript.call("test", {})
+        transcript.result(f"{counts[0] + counts[1]} passed")
+        sentence = rng.choice(wording.SENTENCES)
+        transcript.say(sentence.format(f=name or "the code", p=shown.path, n=label[1:-1]))
+    return transcript
+
+
+def read_result(transcript: Transcript, shown: Shown, bug: Bug) -> None:
+    """The result of `read`: the path, then the lines with their labels; the damaged line has no loss."""
+    added = list(bug.added)
+    lines: list[tuple[str, list[int] | None, int]] = [
+        *((t, i, CODE) for t, i in zip(shown.lines[: bug.first], shown.ids[: bug.first], strict=True)),
+        *((text, None, NO_LOSS) for text in added),
+        *((t, i, CODE) for t, i in zip(shown.lines[bug.first + bug.removed :], shown.ids[bug.first + bug.removed :], strict=True)),
+    ]
+    last = shown.first_label + len(lines) - 1
+    total = max(shown.file_lines + len(added) - bug.removed, last)
+    partial = shown.first_label > 1 or last < total
+    transcript.open_result()
+    transcript.plain(shown.path + (f" (lines {shown.first_label}-{last} of {total})" if partial else ""))
+    for number, (text, ids, kind) in enumerate(lines, shown.first_label):
+        transcript.code_line(number, text, ids, kind)
+    transcript.close_result()
+
+
+def test_report(rng: random.Random, shown: Shown, bug: Bug, error: str, passed: int, failed: int) -> str:
+    """A plausible report of the failing tests: ids, frames through true functions, the error, and what ran."""
+    name = shown.unit.name or (shown.module.functions[0] if shown.module.functions else "main")
+    short = name.rsplit(".", 1)[-1].strip("_") or "call"
+    stem = PurePosixPath(shown.path).stem.strip("_") or "module"
+    file = rng.choice([f"tests/test_{stem}.py", f"tests/test_{stem}.py", f"test_{stem}.py", "tests/test_all.py", f"tests/unit/test_{stem}.py"])
+    lines = [", ".join([f"{passed} passed"] * bool(passed) + [f"{failed} failed"])]
+    others = [f for f in shown.module.functions if f != name]
+    damaged = shown.first_label + bug.first
+    near = bug.source.split("\n")[max(0, bug.first - 1) : bug.first + 2]
+    identifiers = re.findall(r"[A-Za-z_]\w{2,}", " ".join(near)) or [short]
+    for _ in range(min(failed, 3)):
+        topic = short if rng.random() < 0.6 or not others else rng.choice(others).rsplit(".", 1)[-1].strip("_")
+        test = "test_" + topic.lower() + rng.choice(["", "", "_" + rng.choice(_CASES), "_" + rng.choice(_CASES), f"[{rng.randrange(6)}]"])
+        owner = rng.choice(["", "", f"Test{stem.title().replace('_', '')}::"])
+        lines += [f"FAILED {file}::{owner}{test}", f"{file}:{rng.randrange(5, 300)} in {test.split('[')[0]}"]
+        if error or rng.random() < 0.1:
+            if others and rng.random() < 0.3:
+                lines.append(f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others).rsplit('.', 1)[-1]}")
+            end = shown.first_label + len(bug.source.split("\n")) - 1
+            at = damaged if rng.random() < 0.7 else rng.randrange(damaged, max(damaged + 1, end + 1))
+            lines.append(f"{shown.path}:{at} in {name.rsplit('.', 1)[-1]}")
+            if others and rng.random() < 0.12:
+                lines.append(f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others).rsplit('.', 1)[-1]}")
+        lines += wording.error_lines(rng, error, name, identifiers)
+    if rng.random() < 0.8:
+        run = rng.sample(others, min(len(others), rng.choice([0, 1, 2, 4, 7, 11])))
+        # Most specific first: the damaged function tends to stand near the front.
+        run.insert(min(len(run), int(rng.expovariate(0.5))), name)
+        lines.append(f"ran {shown.path}: {', '.join(run)}")
+        if rng.random() < 0.25:
+            folder = str(PurePosixPath(shown.path).parent)
+            helper = f"{folder}/{rng.choice(_MODULES)}.py" if folder != "." else f"{rng.choice(_MODULES)}.py"
+            lines.append(f"ran {helper}: {', '.join(rng.sample(_HELPERS, rng.randrange(1, 4)))}")
+    return "\n".join(lines)
+
+
+_CASES = "empty one_item many_items at_the_limit default_value keeps_order twice with_names raises none simple nested basic".split()
+_MODULES = "base core helpers models common config types errors tools".split()
+_HELPERS = "normalize load Config.get parse_value to_list Item.total check as_text Node.children split_name Cache.clear".split()

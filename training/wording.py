@@ -1,0 +1,159 @@
+"""The words around a bug: issues as people write them, what a failing test prints, the closing sentence.
+
+Everything is made from names of the code and from the kind of the bug. An issue often says little or nothing, as in life.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+_SUBJECTS = [
+    "{f} gives a wrong result", "Wrong result from {f}", "{f} does not work as expected", "{f} is broken", "Bug in {f}",
+    "Problem with {f}", "{f} fails", "{words} is wrong", "{words} does not work", "Unexpected behaviour of {words}",
+    "Something is off with {words}", "Error when using {f}", "{f} misbehaves since the last release", "{f}: wrong value",
+    "Tests fail", "A test fails", "Failing test", "{words}: not what I expected", "Regression in {f}", "{e} in {f}",
+    "I get {e} from {f}", "{module}: {words} is off", "Strange output of {words}", "{words} looks wrong to me",
+    "{f} returns the wrong thing in some cases", "Edge case in {words}", "{words} stopped working", "Cannot use {f} any more",
+]  # fmt: skip
+_BODIES = [
+    "When I call {f}, the result is not what the documentation says.", "It worked in an earlier version.",
+    "The tests for {words} fail on my machine.", "Please have a look at {module}.", "I expected {a} but got {b}.",
+    "Expected: {a}\nActual: {b}", "Steps to reproduce: call {f} and look at what comes back.", "It happens every time.",
+    "It only happens for some inputs; others are fine.", "With other arguments it seems to be right.",
+    "Calling {f} raises {e}.", "There is an exception ({e}) where none should be.", "I looked at {module} but did not see why.",
+    "We noticed this on Monday when the numbers did not add up.", "{words} used to be right, and now it is not.",
+    "I think the mistake is somewhere in {f}.", "Not sure where it comes from, maybe {module}.", "See the failing test.",
+    "The value is off by one in the cases that I tried.", "The wrong branch seems to be taken.", "Something is missing from it.",
+    "One of our customers reported that {words} gives {b} where it should give {a}.", "How can I help to get this fixed?",
+    "Thanks for the project, it is very useful otherwise.", "For empty input it is fine.", "It hits the boundary case, I think.",
+    "The same thing happens with the current main branch.", "Python 3.11, Linux.", "This breaks our nightly job.",
+    "An argument seems to be ignored.", "The default does not seem to be used.", "The order is wrong.", "It returns {b}.",
+]  # fmt: skip
+
+
+def issue(rng: random.Random, names: Sequence[str], module: str, error: str) -> str:
+    """A user's message: sometimes empty of content, sometimes with names, values or the error. `names[0]` is the function."""
+    name = names[0] if names and rng.random() < 0.8 else (rng.choice(list(names)) if names else module)
+    short = name.rsplit(".", 1)[-1].strip("_") or name
+    fields = {
+        "f": rng.choice([name, f"`{name}`", f"{short}()", f"`{short}`", short]),
+        "words": " ".join(_words(short)),
+        "module": rng.choice([module, f"`{module}`", module.rsplit("/", 1)[-1]]),
+        "e": error or "an error",
+        "a": value(rng),
+        "b": value(rng),
+    }
+    style = rng.random()
+    if style < 0.12:
+        return rng.choice(["The tests fail.", "Fix the failing test.", "Please fix the tests", "A test is red.", "CI is red"])
+    title = rng.choice(_SUBJECTS).format(**fields)
+    title = title[:1].upper() + title[1:] if rng.random() < 0.7 and title[:1] != "`" else title
+    if style < 0.3:
+        return title
+    sentences = [s.format(**fields) for s in rng.sample(_BODIES, rng.choice([1, 1, 2, 2, 3, 4]))]
+    return f"{title}\n\n{rng.choice([' ', ' ', chr(10)]).join(sentences)}"
+
+
+def _words(name: str) -> list[str]:
+    return [w.lower() for w in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)] or [name]
+
+
+def value(rng: random.Random, depth: int = 0) -> str:
+    """A Python literal such as a test would compare."""
+    kind = rng.randrange(9 if depth < 2 else 6)
+    if kind == 0:
+        return str(rng.choice([0, 1, 2, 3, -1, rng.randrange(100), rng.randrange(10_000)]))
+    if kind == 1:
+        return rng.choice(["True", "False", "None"])
+    if kind == 2:
+        return repr(rng.choice(_WORDS) + rng.choice(["", " ", "_", "-"]) + rng.choice(_WORDS))
+    if kind == 3:
+        return repr(round(rng.uniform(-10, 100), rng.choice([1, 2, 3])))
+    if kind in (4, 5):
+        return repr(rng.choice(_WORDS)[: rng.randrange(9)])
+    items = [value(rng, depth + 1) for _ in range(rng.randrange(4))]
+    if kind == 6:
+        return f"[{', '.join(items)}]"
+    if kind == 7:
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    return "{" + ", ".join(f"{rng.choice(_WORDS)!r}: {item}" for item in items) + "}"
+
+
+_WORDS = (
+    "alpha beta name item first red blue size total path user node key left right open value text line page data file "
+    "month day hour hello world a b c x y foo bar baz spam egg north south cat dog apple pear"
+).split()
+
+SENTENCES = [
+    "Fixed {f} in {p}; the tests pass.", "The mistake was in {f}: line {n} of {p} is corrected, and all tests pass now.",
+    "{f} is repaired and the failing test passes.", "I changed line {n} of {p}; all tests pass.",
+]  # fmt: skip
+
+_CRASHES = {
+    "typo": ["NameError", "AttributeError"], "self_await": ["NameError", "TypeError", "AttributeError"],
+    "attribute": ["AttributeError", "TypeError"], "family": ["AttributeError", "TypeError"],
+    "dropped_argument": ["TypeError", "IndexError", "KeyError"], "dropped_wrapper": ["TypeError", "AttributeError"],
+    "dropped_expression": ["TypeError", "AttributeError"], "wrapping": ["TypeError", "AttributeError"],
+    "deleted_line": ["UnboundLocalError", "NameError", "KeyError", "AttributeError"], "index": ["IndexError", "KeyError"],
+    "range": ["IndexError"], "initial_value": ["TypeError", "AttributeError", "NameError"], "swapped": ["TypeError"],
+    "returned": ["TypeError", "AttributeError"], "dropped_return": ["TypeError", "AttributeError"],
+    "condition": ["TypeError", "KeyError", "AttributeError", "ValueError"], "variable": ["TypeError", "AttributeError"],
+    "dropped_condition": ["TypeError", "KeyError", "IndexError", "ValueError"], "copied": ["TypeError", "AttributeError"],
+    "added_line": ["TypeError", "UnboundLocalError", "AttributeError"], "exception": ["KeyError", "ValueError", "OSError"],
+    "slice": ["IndexError", "ValueError"], "constant": ["IndexError", "ValueError"], "arithmetic": ["TypeError", "IndexError"],
+}  # fmt: skip
+_TYPES = "int str list dict tuple NoneType float bool set bytes function generator".split()
+
+
+def error_name(rng: random.Random, kind: str) -> str:
+    """The exception of a failure, "" for one of an assertion; a crash is more likely for kinds that break types."""
+    kinds = _CRASHES.get(kind.split("+")[0])
+    if kinds is None or rng.random() < 0.5:
+        return ""
+    return rng.choice(kinds)
+
+
+def error_lines(rng: random.Random, error: str, name: str, identifiers: Sequence[str]) -> list[str]:
+    """What the runner prints of the error, at most six lines. `identifiers` are names near the damaged line."""
+    word = rng.choice(list(identifiers)) if identifiers else name
+    one, two = rng.sample(_TYPES, 2)
+    if error == "NameError":
+        return [f"NameError: name '{word}' is not defined"]
+    if error == "UnboundLocalError":
+        return [f"UnboundLocalError: cannot access local variable '{word}' where it is not associated with a value"]
+    if error == "AttributeError":
+        return [f"AttributeError: {rng.choice([repr(one), repr('NoneType')])} object has no attribute '{word}'"]
+    if error == "KeyError":
+        return [f"KeyError: {rng.choice([repr(word), value(rng, 2)])}"]
+    if error == "IndexError":
+        return [f"IndexError: {rng.choice(['list', 'tuple', 'string', 'list assignment'])} index out of range"]
+    if error == "TypeError":
+        forms = [
+            f"'{one}' object is not {rng.choice(['callable', 'iterable', 'subscriptable'])}",
+            f"unsupported operand type(s) for {rng.choice(['+', '-', '*', '/', '%'])}: '{one}' and '{two}'",
+            f"'{rng.choice(['<', '>', '<=', '>='])}' not supported between instances of '{one}' and '{two}'",
+            f"{word}() missing 1 required positional argument: '{rng.choice(list(identifiers) or [word])}'",
+            f"{word}() takes {rng.randrange(1, 4)} positional arguments but {rng.randrange(4, 6)} were given",
+            f"can only concatenate {rng.choice(['str', 'list'])} (not \"{two}\") to {rng.choice(['str', 'list'])}",
+            f"object of type '{one}' has no len()", f"cannot unpack non-iterable {one} object",
+        ]  # fmt: skip
+        return [f"TypeError: {rng.choice(forms)}"]
+    if error:
+        return [f"{error}: {rng.choice([word, value(rng, 2), 'invalid ' + word, word + ' must be positive'])}"]
+    left, right = value(rng), value(rng)
+    short = name.rsplit(".", 1)[-1]
+    arguments = ", ".join(value(rng, 2) for _ in range(rng.randrange(3)))
+    style = rng.random()
+    if style < 0.15:
+        return [f"Failed: DID NOT RAISE <class '{rng.choice(['ValueError', 'TypeError', 'KeyError', 'IndexError'])}'>"]
+    if style < 0.3:
+        lines = [f"AssertionError: assert {rng.choice(['False', 'not True', 'None'])}"]
+    else:
+        lines = [f"AssertionError: assert {left} {rng.choice(['==', '==', '==', 'in', 'is', '<'])} {right}"]
+    if rng.random() < 0.6:
+        lines.append(f" +  where {left if style >= 0.3 else 'False'} = {short}({arguments})")
+    elif rng.random() < 0.3:
+        lines += ["  At index 0 diff: " + f"{value(rng, 2)} != {value(rng, 2)}", "  Full diff: (-: missing in left side, +: extra in left side)"]
+    return lines
