@@ -6,8 +6,9 @@ presence of its scale tensor decides.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -40,6 +41,8 @@ class Checkpoint:
 
     config: M3Config
     entries: Mapping[str, TensorEntry]
+    _handles: dict[tuple[Path, str], Any] = field(default_factory=dict, repr=False, compare=False)
+    """Files that were read from stay open: their headers are long, and a release has thousands of tensors."""
 
     @classmethod
     def open(cls, folder: Path | str) -> "Checkpoint":
@@ -70,8 +73,10 @@ class Checkpoint:
         return tensor.float() if name.endswith(names.FLOAT32_NAMES) else tensor.to(dtype)
 
     def _raw(self, name: str, device: torch.device | str) -> Tensor:
-        with safe_open(self.entries[name].file, "pt", device=str(device)) as file:
-            tensor: Tensor = file.get_tensor(name)
+        key = (self.entries[name].file, str(device))
+        if key not in self._handles:
+            self._handles[key] = safe_open(key[0], "pt", device=key[1])
+        tensor: Tensor = self._handles[key].get_tensor(name)
         return tensor
 
 
@@ -98,7 +103,7 @@ def write_checkpoint(
     for name, spec in specs.items():
         if name not in tensors:
             raise CheckpointError(f"{name} is missing")
-        tensor = tensors[name].detach()
+        tensor = tensors[name].detach().cpu()
         if tuple(tensor.shape) != spec.shape:
             raise CheckpointError(f"{name} has shape {tuple(tensor.shape)}, expected {spec.shape}")
         if quantized is not None and quantized(name):
@@ -106,7 +111,16 @@ def write_checkpoint(
         else:
             stored[name] = tensor.to(torch.float32 if spec.float32 else dtype).contiguous()
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")
+    data = config.to_json()
+    if any(name.endswith(names.SCALE) for name in stored):
+        plain = [name for name, spec in specs.items() if len(spec.shape) == 2 and name + names.SCALE not in stored]
+        data["quantization_config"] = {
+            "quant_method": "mxfp8",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [1, GROUP],
+            "ignored_layers": [name.removesuffix(".weight") for name in plain],
+        }
+    (folder / "config.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     shards = _shards(stored, shard_bytes)
     if len(shards) == 1:
         save_file(shards[0], folder / "model.safetensors", metadata={"format": "pt"})

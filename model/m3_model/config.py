@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,8 +71,6 @@ class M3Config:
     """Longest sequence the model was made for, in tokens."""
     eos_token_id: int | None = None
     """Id that ends a message, where the file tells."""
-    quantization: Mapping[str, Any] | None = field(default=None, compare=False)
-    """The file's quantization_config, kept for writing; which tensors are quantised is decided by their scales."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -158,7 +156,6 @@ class M3Config:
         sparse_layers = _per_layer(sparse.get("sparse_attention_freq", [0] * layers), layers, "sparse_attention_freq")
         moe_layers = _per_layer(need("moe_layer_freq"), layers, "moe_layer_freq")
         head_dim = int(need("head_dim"))
-        quantization = data.get("quantization_config", text.get("quantization_config"))
         eos = text.get("eos_token_id", data.get("eos_token_id"))
         return cls(
             vocab_size=int(need("vocab_size")),
@@ -188,7 +185,6 @@ class M3Config:
             tie_word_embeddings=bool(data.get("tie_word_embeddings", False) or text.get("tie_word_embeddings", False)),
             max_positions=int(need("max_position_embeddings")),
             eos_token_id=eos[0] if isinstance(eos, list) else eos,
-            quantization=quantization,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -240,16 +236,13 @@ class M3Config:
         }
         if self.eos_token_id is not None:
             text["eos_token_id"] = self.eos_token_id
-        data: dict[str, Any] = {
+        return {
             "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
             "model_type": "minimax_m3_vl",
             "text_config": text,
             "tie_word_embeddings": self.tie_word_embeddings,
             "torch_dtype": "bfloat16",
         }
-        if self.quantization is not None:
-            data["quantization_config"] = dict(self.quantization)
-        return data
 
 
 def _require(condition: bool, message: str) -> None:

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from m3_kernels.batch import AttentionBatch, sequence_pages
+from m3_kernels.sparse_decode.reference import attend_decoding
 
 CHUNK = 128
 """Queries attended at a time: bounds the memory of the mask."""
@@ -19,12 +20,16 @@ def sparse_prefill(
     order, -1 after the valid ones, the row's own block among them.
     Units: scale multiplies the scores.   Returns: [T, H, D] in q's dtype, summed in float32.
     Errors: ValueError if H is not a multiple of G.   Source: MSA paper, section on prefill.
+    Sequences that bring few tokens are attended together, as sparse_decode does.
     """
     H, G = q_THD.shape[1], k_PSGD.shape[2]
     if H % G:
         raise ValueError(f"{H} query heads cannot share {G} key heads evenly")
     out = torch.empty_like(q_THD)
-    for b, (first, count, length) in enumerate(zip(batch.first_rows, batch.query_counts, batch.lengths, strict=True)):
+    if batch.decoding is not None:
+        attend_decoding(out, q_THD, k_PSGD, v_PSGD, blocks_TGK, batch, batch.decoding, scale=scale)
+    for b in batch.prefilling:
+        first, count, length = batch.first_rows[b], batch.query_counts[b], batch.lengths[b]
         k_GLD = sequence_pages(k_PSGD, batch.pages[b], length).float().transpose(0, 1)
         v_GLD = sequence_pages(v_PSGD, batch.pages[b], length).float().transpose(0, 1)
         for low in range(first, first + count, CHUNK):

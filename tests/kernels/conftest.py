@@ -1,0 +1,193 @@
+"""Cases of every operation. A new operation, or a new kernel of an old one, is tested by adding to `CASES`.
+
+Each case is a function of a generator that returns fresh random arguments, CPU tensors in float32. Pages lie in random
+order, table entries and slots that belong to nobody hold large numbers, and page 0 is somebody's.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from m3_kernels.batch import AttentionBatch
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Case = Callable[[torch.Generator], Arguments]
+
+S, D = 16, 32
+TOP_K = 3
+
+
+def paged(
+    g: torch.Generator, counts: Sequence[int], lengths: Sequence[int], *, shared: int = 0, page_size: int = S
+) -> tuple[AttentionBatch, int]:
+    """A batch over pages in random order, the first `shared` common to all; returns it and the number of pages."""
+    needed = [-(-length // page_size) for length in lengths]
+    total = shared + sum(needed) + 3
+    order = torch.randperm(total, generator=g).tolist()
+    common, free = order[:shared], order[shared:]
+    pages = []
+    for count in needed:
+        own = [free.pop() for _ in range(max(0, count - shared))]
+        pages.append(common[:count] + own)
+    return AttentionBatch.build(counts, lengths, pages, page_size=page_size), total
+
+
+def cache(g: torch.Generator, batch: AttentionBatch, total: int, *inner: int) -> Tensor:
+    """Random entries in the slots of the batch's sequences, huge ones in all others."""
+    out = torch.full((total, batch.page_size, *inner), 1e4)
+    for table, length in zip(batch.pages, batch.lengths, strict=True):
+        for i, page in enumerate(table):
+            filled = min(batch.page_size, length - i * batch.page_size)
+            out[page, :filled] = torch.randn(filled, *inner, generator=g)
+    return out
+
+
+def random_blocks(g: torch.Generator, batch: AttentionBatch, G: int, K: int = TOP_K) -> Tensor:
+    """Unordered block lists, left-packed, with each row's own block among them."""
+    rows = []
+    for position in batch.positions_T.tolist():
+        own = position // batch.page_size
+        for _ in range(G):
+            others = torch.randperm(own, generator=g).tolist()[: K - 1] if own else []
+            chosen = [own, *others]
+            chosen = [chosen[i] for i in torch.randperm(len(chosen), generator=g)]
+            rows.append(chosen + [-1] * (K - len(chosen)))
+    return torch.tensor(rows, dtype=torch.int32).view(-1, G, K)
+
+
+BATCHES: dict[str, tuple[list[int], list[int], int]] = {
+    # new tokens, lengths, pages in common
+    "one token": ([1], [1], 0),
+    "one token on many": ([1], [100], 0),
+    "a prompt": ([50], [50], 0),
+    "the rest of a prompt": ([33], [100], 0),
+    "around a page": ([15, 16, 17, 1, 1, 1], [15, 16, 17, 15, 16, 17], 0),
+    "forks": ([1] * 7, [70, 65, 81, 70, 97, 64, 66], 4),
+    "forks that verify": ([3, 1, 16, 2], [70, 65, 96, 81], 3),
+    "one is the other's beginning": ([1, 1, 1], [64, 80, 96], 6),
+    "a mixture": ([1, 40, 5, 17, 1], [50, 40, 90, 60, 120], 1),
+}
+HEADS = [(1, 1), (4, 2), (6, 2), (8, 1)]
+
+
+def attention(name: str, heads: tuple[int, int], *, blocks: bool = False, few: bool = False) -> Case:
+    def make(g: torch.Generator) -> Arguments:
+        counts, lengths, shared = BATCHES[name]
+        if few:
+            counts = [min(count, 16) for count in counts]
+        H, G = heads
+        batch, total = paged(g, counts, lengths, shared=shared)
+        q = torch.randn(sum(counts), H, D, generator=g)
+        k, v = cache(g, batch, total, G, D), cache(g, batch, total, G, D)
+        chosen = (random_blocks(g, batch, G),) if blocks else ()
+        return (q, k, v, *chosen, batch), {"scale": D**-0.5}
+
+    return make
+
+
+def index_case(name: str, heads: int) -> Case:
+    def make(g: torch.Generator) -> Arguments:
+        counts, lengths, shared = BATCHES[name]
+        batch, total = paged(g, counts, lengths, shared=shared)
+        return (torch.randn(sum(counts), heads, D, generator=g), cache(g, batch, total, D), batch), {}
+
+    return make
+
+
+def topk_case(rows: int, blocks: int, top_k: int, init: int, local: int) -> Case:
+    def make(g: torch.Generator) -> Arguments:
+        positions = torch.randint(0, blocks * S, (rows,), generator=g)
+        # Few distinct values, so that ties are the rule.
+        scores = torch.randint(-3, 4, (rows, 2, blocks), generator=g).float()
+        scores.masked_fill_(torch.arange(blocks) > positions[:, None, None] // S, float("-inf"))
+        return (scores, positions), {"top_k": top_k, "block_size": S, "init_blocks": init, "local_blocks": local}
+
+    return make
+
+
+def insert_case(tokens: int, index: bool) -> Case:
+    def make(g: torch.Generator) -> Arguments:
+        slots = torch.randperm(5 * S, generator=g)[:tokens]
+        new = [torch.randn(tokens, 2, D, generator=g) for _ in range(2)]
+        pages = [torch.full((5, S, 2, D), float("nan")) for _ in range(2)]
+        index_k = torch.randn(tokens, D, generator=g) if index else None
+        index_pages = torch.full((5, S, D), float("nan")) if index else None
+        return (*new, index_k, *pages, index_pages, slots), {}
+
+    return make
+
+
+def moe_case(tokens: int, experts: int, top_k: int) -> Case:
+    def make(g: torch.Generator) -> Arguments:
+        ids = torch.stack([torch.randperm(experts, generator=g)[:top_k] for _ in range(tokens)]) if tokens else None
+        return (
+            torch.randn(tokens, 32, generator=g),
+            torch.randn(experts, 48, 32, generator=g),
+            torch.randn(experts, 32, 24, generator=g),
+            torch.empty(0, top_k, dtype=torch.int64) if ids is None else ids,
+            torch.rand(tokens, top_k, generator=g),
+        ), {"alpha": 1.702, "limit": 7.0}
+
+    return make
+
+
+def norm_rope_case(tokens: int, heads: int, pairs: int) -> Case:
+    def make(g: torch.Generator) -> Arguments:
+        angles = torch.randn(tokens, pairs, generator=g)
+        x = torch.randn(tokens, heads, D, generator=g) * 3
+        return (x, torch.randn(heads, D, generator=g), angles.cos(), angles.sin()), {"eps": 1e-6}
+
+    return make
+
+
+def rms_norm_case(tokens: int, residual: bool) -> Case:
+    def make(g: torch.Generator) -> Arguments:
+        x = torch.randn(tokens, 48, generator=g)
+        return (x, torch.randn(tokens, 48, generator=g) if residual else None, torch.randn(48, generator=g)), {
+            "eps": 1e-6
+        }
+
+    return make
+
+
+CASES: dict[str, dict[str, Case]] = {
+    "dense_attention": {f"{n}, heads {h}": attention(n, h) for n in BATCHES for h in HEADS},
+    "sparse_prefill": {f"{n}, heads {h}": attention(n, h, blocks=True) for n in BATCHES for h in HEADS},
+    "sparse_decode": {f"{n}, heads {h}": attention(n, h, blocks=True, few=True) for n in BATCHES for h in HEADS},
+    "index_scores": {f"{n}, heads {h}": index_case(n, h) for n in BATCHES for h in (1, 2, 4)},
+    "block_topk": {
+        f"{rows} rows, {blocks} blocks, {init} initial, {local} local": topk_case(rows, blocks, k, init, local)
+        for rows, blocks, k, init, local in [(1, 1, 4, 0, 1), (40, 3, 4, 0, 1), (40, 30, 4, 0, 1), (40, 30, 4, 1, 2)]
+    },
+    "cache_insert": {f"{n} tokens, index {i}": insert_case(n, i) for n in (1, 33, 80) for i in (True, False)},
+    "moe_experts": {
+        f"{n} tokens, {k} of {e}": moe_case(n, e, k) for n in (0, 1, 2, 50) for e, k in [(1, 1), (4, 2), (32, 4)]
+    },
+    "norm_rope": {f"{n} tokens, {p} pairs": norm_rope_case(n, 5, p) for n in (1, 17) for p in (8, 16)},
+    "rms_norm": {f"{n} tokens, residual {r}": rms_norm_case(n, r) for n in (1, 17) for r in (True, False)},
+}
+
+
+@pytest.fixture(scope="session")
+def cases() -> dict[str, dict[str, Case]]:
+    return CASES
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with an argument `<operation>_case` runs for every case of that operation."""
+    for name, named in CASES.items():
+        if f"{name}_case" in metafunc.fixturenames:
+            metafunc.parametrize(f"{name}_case", named.values(), ids=named.keys())
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(7)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
