@@ -27,18 +27,145 @@ from training.licences import allowed_licence
 from training.quality import is_test_path, worth_reading
 from training.sources import MAX_FILE_BYTES, PackageRecord, normalised, usable_package, usable_path
 
-PACKAGES = """
-django sqlalchemy twisted celery sphinx bokeh dask distributed apache-airflow-core moto nltk mypy jedi parso ipython
-tornado scrapy homeassistant yt-dlp nova neutron cinder keystone ironic openstack-heat swift glance manila octavia mlflow
-ray apache-beam diffusers datasets gradio langchain-community llama-index-core pyomo astropy sunpy pymatgen nilearn mne
-dipy nipype nibabel pydicom vispy pyqtgraph kivy arcade manim cvxpy qiskit cirq-core pennylane sktime spacy prefect
-dagster luigi great-expectations dbt-core wagtail djangorestframework black flake8 bandit libcst mitmproxy gevent trio
-streamlink reportlab openpyxl xlsxwriter pdfminer-six pypdf geopandas platformio conan scons robotframework locust
-selenium sanic flask starlette fastapi litestar falcon bottle nikola mkdocs algorithms pygorithm pyformlang galois
-construct bitstring lark ply parsimonious sqlglot sqlparse mistune markdown2 babel arrow pendulum dateparser holidays
-pint uncertainties xonsh prompt-toolkit textual cmd2 docker invoke pywikibot pymongo redis tortoise-orm mongoengine
-marshmallow jsonschema pyro-ppl pymc stable-baselines3 mesa simpy pybamm openmdao trimesh pyvista ezdxf
-""".split()
+PACKAGES = [
+    "django",
+    "sqlalchemy",
+    "twisted",
+    "celery",
+    "sphinx",
+    "bokeh",
+    "dask",
+    "distributed",
+    "apache-airflow-core",
+    "moto",
+    "nltk",
+    "mypy",
+    "jedi",
+    "parso",
+    "ipython",
+    "tornado",
+    "scrapy",
+    "homeassistant",
+    "yt-dlp",
+    "nova",
+    "neutron",
+    "cinder",
+    "keystone",
+    "ironic",
+    "openstack-heat",
+    "swift",
+    "glance",
+    "manila",
+    "octavia",
+    "mlflow",
+    "ray",
+    "apache-beam",
+    "diffusers",
+    "datasets",
+    "gradio",
+    "langchain-community",
+    "llama-index-core",
+    "pyomo",
+    "astropy",
+    "sunpy",
+    "pymatgen",
+    "nilearn",
+    "mne",
+    "dipy",
+    "nipype",
+    "nibabel",
+    "pydicom",
+    "vispy",
+    "pyqtgraph",
+    "kivy",
+    "arcade",
+    "manim",
+    "cvxpy",
+    "qiskit",
+    "cirq-core",
+    "pennylane",
+    "sktime",
+    "spacy",
+    "prefect",
+    "dagster",
+    "luigi",
+    "great-expectations",
+    "dbt-core",
+    "wagtail",
+    "djangorestframework",
+    "black",
+    "flake8",
+    "bandit",
+    "libcst",
+    "mitmproxy",
+    "gevent",
+    "trio",
+    "streamlink",
+    "reportlab",
+    "openpyxl",
+    "xlsxwriter",
+    "pdfminer-six",
+    "pypdf",
+    "geopandas",
+    "platformio",
+    "conan",
+    "scons",
+    "robotframework",
+    "locust",
+    "selenium",
+    "sanic",
+    "flask",
+    "starlette",
+    "fastapi",
+    "litestar",
+    "falcon",
+    "bottle",
+    "nikola",
+    "mkdocs",
+    "algorithms",
+    "pygorithm",
+    "pyformlang",
+    "galois",
+    "construct",
+    "bitstring",
+    "lark",
+    "ply",
+    "parsimonious",
+    "sqlglot",
+    "sqlparse",
+    "mistune",
+    "markdown2",
+    "babel",
+    "arrow",
+    "pendulum",
+    "dateparser",
+    "holidays",
+    "pint",
+    "uncertainties",
+    "xonsh",
+    "prompt-toolkit",
+    "textual",
+    "cmd2",
+    "docker",
+    "invoke",
+    "pywikibot",
+    "pymongo",
+    "redis",
+    "tortoise-orm",
+    "mongoengine",
+    "marshmallow",
+    "jsonschema",
+    "pyro-ppl",
+    "pymc",
+    "stable-baselines3",
+    "mesa",
+    "simpy",
+    "pybamm",
+    "openmdao",
+    "trimesh",
+    "pyvista",
+    "ezdxf",
+]
 
 PYTHON = "3.13"
 """The Python whose wheels are taken; modules that the training machine's Python cannot parse are skipped there."""
@@ -50,7 +177,9 @@ SEED = 20
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path(".data/source.tar.xz"))
-    parser.add_argument("--wheels", type=Path, default=Path("build/wheels"), help="folder of downloaded wheels, filled here")
+    parser.add_argument(
+        "--wheels", type=Path, default=Path("build/wheels"), help="folder of downloaded wheels, filled here"
+    )
     parser.add_argument("--total", type=int, default=312_000_000, help="most bytes of text in the archive")
     options = parser.parse_args(argv)
     download(options.wheels)
@@ -65,7 +194,9 @@ def main(argv: list[str] | None = None) -> None:
     files = within(files, options.total)
     write_archive(options.out, records, files)
     size = options.out.stat().st_size / 2**20
-    print(f"{len(records)} packages, {len(files)} modules, {sum(len(f[2]) for f in files) / 1e6:.0f} MB -> {size:.1f} MiB")
+    print(
+        f"{len(records)} packages, {len(files)} modules, {sum(len(f[2]) for f in files) / 1e6:.0f} MB -> {size:.1f} MiB"
+    )
 
 
 def download(folder: Path) -> None:

@@ -92,11 +92,18 @@ def examples(corpus: Corpus, *, seed: int, settings: DataSettings | None = None)
             if bug is None:
                 break
             full = rng.random() < chosen.full_form
-            tokens, classes = conversation(encoder, rng, shown, bug, full=full).arrays()
+            near = neighbours(corpus, unit.module)
+            tokens, classes = conversation(encoder, rng, shown, bug, full=full, neighbours=near).arrays()
             if full and len(tokens) > chosen.max_tokens:
                 tokens, classes = conversation(encoder, rng, shown, bug, full=False).arrays()
             if len(tokens) <= chosen.max_tokens:
                 yield Example(tokens, classes)
+
+
+def neighbours(corpus: Corpus, index: int) -> list[Module]:
+    """Modules of the same package that were read just before and after this one."""
+    around = corpus.modules[max(0, index - 3) : index] + corpus.modules[index + 1 : index + 4]
+    return [m for m in around if m.package == corpus.modules[index].package and m.functions]
 
 
 def show(module: Module, unit: Unit, rng: random.Random, settings: DataSettings) -> Shown:
@@ -129,7 +136,9 @@ def shown_path(path: str) -> str:
     return "/".join(PurePosixPath(path).parts[-3:])
 
 
-def conversation(encoder: Encoder, rng: random.Random, shown: Shown, bug: Bug, *, full: bool) -> Transcript:
+def conversation(
+    encoder: Encoder, rng: random.Random, shown: Shown, bug: Bug, *, full: bool, neighbours: Sequence[Module] = ()
+) -> Transcript:
     """The conversation that repairs `bug`, in the full or in the short form."""
     transcript = Transcript(encoder)
     name = shown.unit.name
@@ -138,9 +147,13 @@ def conversation(encoder: Encoder, rng: random.Random, shown: Shown, bug: Bug, *
         error = wording.error_name(rng, bug.kind)
         names = [name] if name else []
         transcript.developer(SYSTEM, TOOLS)
-        transcript.user(wording.issue(rng, names + rng.sample(shown.module.functions, min(1, len(shown.module.functions))), shown.path, error))
+        transcript.user(
+            wording.issue(
+                rng, names + rng.sample(shown.module.functions, min(1, len(shown.module.functions))), shown.path, error
+            )
+        )
         transcript.call("test", {})
-        transcript.result(test_report(rng, shown, bug, error, *counts))
+        transcript.result(test_report(rng, shown, bug, error, *counts, neighbours))
         last = shown.first_label + len(bug.source.split("\n")) - 1
         where = {"symbol": name} if name else {"start": str(shown.first_label), "end": str(last)}
         transcript.call("read", {"path": shown.path, **where})
@@ -165,7 +178,10 @@ def read_result(transcript: Transcript, shown: Shown, bug: Bug) -> None:
     lines: list[tuple[str, list[int] | None, int]] = [
         *((t, i, CODE) for t, i in zip(shown.lines[: bug.first], shown.ids[: bug.first], strict=True)),
         *((text, None, NO_LOSS) for text in added),
-        *((t, i, CODE) for t, i in zip(shown.lines[bug.first + bug.removed :], shown.ids[bug.first + bug.removed :], strict=True)),
+        *(
+            (t, i, CODE)
+            for t, i in zip(shown.lines[bug.first + bug.removed :], shown.ids[bug.first + bug.removed :], strict=True)
+        ),
     ]
     last = shown.first_label + len(lines) - 1
     total = max(shown.file_lines + len(added) - bug.removed, last)
@@ -177,12 +193,25 @@ def read_result(transcript: Transcript, shown: Shown, bug: Bug) -> None:
     transcript.close_result()
 
 
-def test_report(rng: random.Random, shown: Shown, bug: Bug, error: str, passed: int, failed: int) -> str:
-    """A plausible report of the failing tests: ids, frames through true functions, the error, and what ran."""
+def test_report(
+    rng: random.Random, shown: Shown, bug: Bug, error: str, passed: int, failed: int, neighbours: Sequence[Module] = ()
+) -> str:
+    """A plausible report of the failing tests: ids, frames through true functions, the error, and what ran.
+
+    `neighbours` are other modules of the package, some of which ran as well.
+    """
     name = shown.unit.name or (shown.module.functions[0] if shown.module.functions else "main")
     short = name.rsplit(".", 1)[-1].strip("_") or "call"
     stem = PurePosixPath(shown.path).stem.strip("_") or "module"
-    file = rng.choice([f"tests/test_{stem}.py", f"tests/test_{stem}.py", f"test_{stem}.py", "tests/test_all.py", f"tests/unit/test_{stem}.py"])
+    file = rng.choice(
+        [
+            f"tests/test_{stem}.py",
+            f"tests/test_{stem}.py",
+            f"test_{stem}.py",
+            "tests/test_all.py",
+            f"tests/unit/test_{stem}.py",
+        ]
+    )
     lines = [", ".join([f"{passed} passed"] * bool(passed) + [f"{failed} failed"])]
     others = [f for f in shown.module.functions if f != name]
     damaged = shown.first_label + bug.first
@@ -190,30 +219,50 @@ def test_report(rng: random.Random, shown: Shown, bug: Bug, error: str, passed: 
     identifiers = re.findall(r"[A-Za-z_]\w{2,}", " ".join(near)) or [short]
     for _ in range(min(failed, 3)):
         topic = short if rng.random() < 0.6 or not others else rng.choice(others).rsplit(".", 1)[-1].strip("_")
-        test = "test_" + topic.lower() + rng.choice(["", "", "_" + rng.choice(_CASES), "_" + rng.choice(_CASES), f"[{rng.randrange(6)}]"])
+        test = (
+            "test_"
+            + topic.lower()
+            + rng.choice(["", "", "_" + rng.choice(_CASES), "_" + rng.choice(_CASES), f"[{rng.randrange(6)}]"])
+        )
         owner = rng.choice(["", "", f"Test{stem.title().replace('_', '')}::"])
         lines += [f"FAILED {file}::{owner}{test}", f"{file}:{rng.randrange(5, 300)} in {test.split('[')[0]}"]
         if error or rng.random() < 0.1:
             if others and rng.random() < 0.3:
-                lines.append(f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others).rsplit('.', 1)[-1]}")
+                lines.append(
+                    f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others).rsplit('.', 1)[-1]}"
+                )
             end = shown.first_label + len(bug.source.split("\n")) - 1
             at = damaged if rng.random() < 0.7 else rng.randrange(damaged, max(damaged + 1, end + 1))
             lines.append(f"{shown.path}:{at} in {name.rsplit('.', 1)[-1]}")
             if others and rng.random() < 0.12:
-                lines.append(f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others).rsplit('.', 1)[-1]}")
+                lines.append(
+                    f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others).rsplit('.', 1)[-1]}"
+                )
         lines += wording.error_lines(rng, error, name, identifiers)
-    if rng.random() < 0.8:
+    if rng.random() < 0.85:
         run = rng.sample(others, min(len(others), rng.choice([0, 1, 2, 4, 7, 11])))
         # Most specific first: the damaged function tends to stand near the front.
         run.insert(min(len(run), int(rng.expovariate(0.5))), name)
-        lines.append(f"ran {shown.path}: {', '.join(run)}")
-        if rng.random() < 0.25:
-            folder = str(PurePosixPath(shown.path).parent)
-            helper = f"{folder}/{rng.choice(_MODULES)}.py" if folder != "." else f"{rng.choice(_MODULES)}.py"
-            lines.append(f"ran {helper}: {', '.join(rng.sample(_HELPERS, rng.randrange(1, 4)))}")
+        ran = [f"ran {shown.path}: {', '.join(run)}"]
+        for other in rng.sample(neighbours, min(len(neighbours), rng.choice([0, 0, 1, 1, 2, 3]))):
+            names = rng.sample(other.functions, min(len(other.functions), rng.choice([1, 2, 3, 6, 12])))
+            ran.insert(0 if rng.random() < 0.3 else len(ran), f"ran {shown_path(other.path)}: {', '.join(names)}")
+        lines += ran
     return "\n".join(lines)
 
 
-_CASES = "empty one_item many_items at_the_limit default_value keeps_order twice with_names raises none simple nested basic".split()
-_MODULES = "base core helpers models common config types errors tools".split()
-_HELPERS = "normalize load Config.get parse_value to_list Item.total check as_text Node.children split_name Cache.clear".split()
+_CASES = [
+    "empty",
+    "one_item",
+    "many_items",
+    "at_the_limit",
+    "default_value",
+    "keeps_order",
+    "twice",
+    "with_names",
+    "raises",
+    "none",
+    "simple",
+    "nested",
+    "basic",
+]

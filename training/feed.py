@@ -78,12 +78,21 @@ class Feed:
     """
 
     def __init__(
-        self, corpus: Corpus, *, processes: int, pack_tokens: int, seed: int, settings: DataSettings | None = None, ahead: int = 4
+        self,
+        corpus: Corpus,
+        *,
+        processes: int,
+        pack_tokens: int,
+        seed: int,
+        settings: DataSettings | None = None,
+        ahead: int = 4,
     ) -> None:
         context = multiprocessing.get_context("fork")
         self._queue: Queue[Pack] = context.Queue(processes * ahead)
         self._workers = [
-            context.Process(target=_work, args=(corpus, seed * 1000 + i, settings, pack_tokens, self._queue), daemon=True)
+            context.Process(
+                target=_work, args=(corpus, seed * 1000 + i, settings, pack_tokens, self._queue), daemon=True
+            )
             for i in range(processes)
         ]
         for worker in self._workers:

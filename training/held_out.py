@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.bugs import Action, Repair, inject, repaired
-from training.conversations import DataSettings, conversation, show
+from training.conversations import DataSettings, conversation, neighbours, show
 from training.corpus import Corpus, build_corpus
 from training.quality import is_test_path
 from training.transcript import NS, Encoder
@@ -66,14 +66,20 @@ def cases(corpus: Corpus, *, count: int, seed: int, full_form: bool = True) -> l
             continue
         if bug is None:
             continue
-        ids, _ = conversation(encoder, rng, shown, bug, full=full_form).arrays()
+        ids, _ = conversation(
+            encoder, rng, shown, bug, full=full_form, neighbours=neighbours(corpus, unit.module)
+        ).arrays()
         tokens = ids.tolist()
         start = _find(tokens, action) + len(action)
         end = start + _find(tokens[start:], encoder.markup(CLOSED)) + len(encoder.markup(CLOSED))
         if end > settings.max_tokens:
             continue
         package = corpus.modules[unit.module].package
-        found.append(Case(ids[:start], ids[start:end], shown.source, bug.source, shown.first_label, bug.repair, bug.kind, package))
+        found.append(
+            Case(
+                ids[:start], ids[start:end], shown.source, bug.source, shown.first_label, bug.repair, bug.kind, package
+            )
+        )
     return found
 
 

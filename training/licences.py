@@ -41,7 +41,9 @@ _NAMES = (
     (r"(the )?unlicense", "Unlicense"),
 )
 
-_REFUSED = re.compile(r"GPL|MPL|EPL|CDDL|CeCILL|EUPL|Mozilla|copyleft|proprietary|commercial|NVIDIA|non-?free", re.IGNORECASE)
+_REFUSED = re.compile(
+    r"GPL|MPL|EPL|CDDL|CeCILL|EUPL|Mozilla|copyleft|proprietary|commercial|NVIDIA|non-?free", re.IGNORECASE
+)
 
 
 def allowed_licence(metadata: Message) -> str | None:
@@ -51,7 +53,9 @@ def allowed_licence(metadata: Message) -> str | None:
     """
     if expression := _field(metadata, "License-Expression"):
         return expression if _expression_allowed(expression) else None
-    classifiers = [str(c).split(" :: ")[-1] for c in metadata.get_all("Classifier") or [] if str(c).startswith("License ::")]
+    classifiers = [
+        str(c).split(" :: ")[-1] for c in metadata.get_all("Classifier") or [] if str(c).startswith("License ::")
+    ]
     names = [c for c in classifiers if c not in ("OSI Approved", "DFSG approved")]
     if names:
         found = [_CLASSIFIERS.get(name) for name in names]

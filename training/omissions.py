@@ -11,10 +11,28 @@ from training.syntax import Maker, Parsed, Span
 
 def deleted_line(p: Parsed, rng: random.Random) -> Span | None:
     """A whole statement of up to three lines is gone; its block keeps another statement."""
-    kinds = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.If, ast.Raise, ast.For, ast.Assert, ast.Continue, ast.Break)
+    kinds = (
+        ast.Assign,
+        ast.AugAssign,
+        ast.Expr,
+        ast.Return,
+        ast.If,
+        ast.Raise,
+        ast.For,
+        ast.Assert,
+        ast.Continue,
+        ast.Break,
+    )
     for node in p.pick(rng, *kinds, ast.AnnAssign, ast.Delete):
         parent = p.parents.get(node)
-        block = next((b for b in (getattr(parent, f, None) for f in ("body", "orelse", "finalbody")) if isinstance(b, list) and node in b), [])
+        block = next(
+            (
+                b
+                for b in (getattr(parent, f, None) for f in ("body", "orelse", "finalbody"))
+                if isinstance(b, list) and node in b
+            ),
+            [],
+        )
         if len(block) < 2 or isinstance(parent, ast.Module) or _is_docstring(node, block):
             continue
         first, count = p.line(node), node.end_lineno - node.lineno + 1  # type: ignore[attr-defined]
@@ -33,7 +51,9 @@ def _is_docstring(node: ast.AST, block: list[ast.stmt]) -> bool:
 
 def dropped_expression(p: Parsed, rng: random.Random) -> Span | None:
     """A compound expression lost a part: one operand, one clause, a subscript, a method of a chain, a filter."""
-    for node in p.pick(rng, ast.BinOp, ast.BoolOp, ast.IfExp, ast.Subscript, ast.Call, ast.UnaryOp, ast.Attribute, ast.comprehension):
+    for node in p.pick(
+        rng, ast.BinOp, ast.BoolOp, ast.IfExp, ast.Subscript, ast.Call, ast.UnaryOp, ast.Attribute, ast.comprehension
+    ):
         parent = p.parents.get(node)
         kept: ast.AST | None = None
         if isinstance(node, ast.BinOp):
@@ -50,9 +70,16 @@ def dropped_expression(p: Parsed, rng: random.Random) -> Span | None:
         elif isinstance(node, ast.UnaryOp):
             kept = node.operand
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not isinstance(parent, ast.Expr):
-            if isinstance(node.func.value, ast.Call | ast.Attribute | ast.Subscript | ast.Constant) or len(node.args) <= 1:
+            if (
+                isinstance(node.func.value, ast.Call | ast.Attribute | ast.Subscript | ast.Constant)
+                or len(node.args) <= 1
+            ):
                 kept = node.func.value
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute | ast.Call) and isinstance(node.ctx, ast.Load):
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Attribute | ast.Call)
+            and isinstance(node.ctx, ast.Load)
+        ):
             if not (isinstance(parent, ast.Call) and parent.func is node):
                 kept = node.value
         elif isinstance(node, ast.comprehension) and node.ifs:
@@ -96,7 +123,11 @@ def dropped_wrapper(p: Parsed, rng: random.Random) -> Span | None:
     """`f(x)` became `x`."""
     for node in p.pick(rng, ast.Call):
         assert isinstance(node, ast.Call)
-        if node.args and not isinstance(p.parents.get(node), ast.Expr) and not isinstance(node.args[0], ast.Starred | ast.GeneratorExp):
+        if (
+            node.args
+            and not isinstance(p.parents.get(node), ast.Expr)
+            and not isinstance(node.args[0], ast.Starred | ast.GeneratorExp)
+        ):
             return p.replace(node, p.text(node.args[0]))
     return None
 

@@ -27,11 +27,22 @@ _DEFINED = [
     "where is {f} defined?", "find {f}", "where is {f}?", "find the definition of {f}", "which file defines {f}",
     "search for {f}", "grep {f}", "look for {f}", "where do we define {f}", "locate {f}", "in which file is {f}",
 ]  # fmt: skip
-_USED = ["where is {f} used?", "who calls {f}?", "find the uses of {f}", "which code calls {f}", "find all calls of {f}"]
+_USED = [
+    "where is {f} used?",
+    "who calls {f}?",
+    "find the uses of {f}",
+    "which code calls {f}",
+    "find all calls of {f}",
+]
 
 
 def plain_request(
-    encoder: Encoder, rng: random.Random, system: str, tools: Sequence[tuple[str, Sequence[str]]], path: str, functions: Sequence[str]
+    encoder: Encoder,
+    rng: random.Random,
+    system: str,
+    tools: Sequence[tuple[str, Sequence[str]]],
+    path: str,
+    functions: Sequence[str],
 ) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
     """A request in one of many wordings, with names of a true module, and the call that answers it."""
     transcript = Transcript(encoder)

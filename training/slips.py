@@ -34,7 +34,17 @@ _ARITHMETIC = {
     ast.Mod: ("%", "// /"), ast.Pow: ("**", "*"), ast.BitAnd: ("&", "| ^"), ast.BitOr: ("|", "& ^"), ast.BitXor: ("^", "& |"),
     ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"),
 }  # fmt: skip
-_EXCEPTIONS = "ValueError TypeError KeyError IndexError AttributeError RuntimeError OSError StopIteration Exception".split()
+_EXCEPTIONS = [
+    "ValueError",
+    "TypeError",
+    "KeyError",
+    "IndexError",
+    "AttributeError",
+    "RuntimeError",
+    "OSError",
+    "StopIteration",
+    "Exception",
+]
 
 
 def variable(p: Parsed, rng: random.Random) -> Span | None:
@@ -199,7 +209,9 @@ def index(p: Parsed, rng: random.Random) -> Span | None:
         assert isinstance(node, ast.Subscript)
         at = node.slice
         if isinstance(at, ast.Constant) and isinstance(at.value, int):
-            return p.replace(at, rng.choice([t for t in ("0", "1", "-1", "2", str(at.value + 1)) if t != str(at.value)]))
+            return p.replace(
+                at, rng.choice([t for t in ("0", "1", "-1", "2", str(at.value + 1)) if t != str(at.value)])
+            )
         if isinstance(at, ast.UnaryOp) and isinstance(at.operand, ast.Constant):
             return p.replace(at, rng.choice(["0", "1", p.text(at.operand).decode()]))
         if isinstance(at, ast.BinOp):
@@ -285,7 +297,11 @@ def string(p: Parsed, rng: random.Random) -> Span | None:
         inside = text[1:-1]
         options = [t for t in texts if t != text and b"\n" not in t]
         if len(inside) > 1 and b"\\" not in inside:
-            options += [text[:1] + inside[1:] + text[-1:], text[:1] + inside[:-1] + text[-1:], text[:1] + inside.swapcase() + text[-1:]]
+            options += [
+                text[:1] + inside[1:] + text[-1:],
+                text[:1] + inside[:-1] + text[-1:],
+                text[:1] + inside.swapcase() + text[-1:],
+            ]
         elif not inside:
             options.append(text[:1] + b" " + text[-1:])
         if options:
@@ -311,7 +327,11 @@ def typo(p: Parsed, rng: random.Random) -> Span | None:
             continue
         at = rng.randrange(1, len(name) - 1)
         wrong = rng.choice(
-            [name[:at] + name[at + 1 :], name[:at] + name[at + 1] + name[at] + name[at + 2 :], name[: at + 1] + name[at:]]
+            [
+                name[:at] + name[at + 1 :],
+                name[:at] + name[at + 1] + name[at] + name[at + 2 :],
+                name[: at + 1] + name[at:],
+            ]
             + [name[:-1] if name.endswith("s") else name + "s"]
         )
         if wrong != name:
@@ -322,13 +342,34 @@ def typo(p: Parsed, rng: random.Random) -> Span | None:
 def wrapping(p: Parsed, rng: random.Random) -> Span | None:
     """A call or operator too many around an expression."""
     for node in p.pick(rng, ast.Name, ast.Attribute, ast.Call, ast.Subscript):
-        if isinstance(getattr(node, "ctx", ast.Load()), ast.Load) and not isinstance(p.parents.get(node), ast.Expr | ast.Attribute):
+        if isinstance(getattr(node, "ctx", ast.Load()), ast.Load) and not isinstance(
+            p.parents.get(node), ast.Expr | ast.Attribute
+        ):
             parent = p.parents.get(node)
             if isinstance(parent, ast.Call) and parent.func is node:
                 continue
             before, after = rng.choice(
-                [("list(", ")"), ("str(", ")"), ("len(", ")"), ("not ", ""), ("-", ""), ("sorted(", ")"), ("int(", ")"), ("abs(", ")")]
-                + [("set(", ")"), ("[", "]"), ("(", ",)"), ("", "[0]"), ("", ".strip()"), ("", " + 1"), ("", " - 1"), ("", "()"), ("", "[1:]")]
+                [
+                    ("list(", ")"),
+                    ("str(", ")"),
+                    ("len(", ")"),
+                    ("not ", ""),
+                    ("-", ""),
+                    ("sorted(", ")"),
+                    ("int(", ")"),
+                    ("abs(", ")"),
+                ]
+                + [
+                    ("set(", ")"),
+                    ("[", "]"),
+                    ("(", ",)"),
+                    ("", "[0]"),
+                    ("", ".strip()"),
+                    ("", " + 1"),
+                    ("", " - 1"),
+                    ("", "()"),
+                    ("", "[1:]"),
+                ]
             )
             return p.replace(node, before.encode() + p.text(node) + after.encode())
     return None
@@ -340,7 +381,11 @@ def copied(p: Parsed, rng: random.Random) -> Span | None:
     pool = [n for k in kinds for n in p.all(k) if len(p.text(n)) < 60 and b"\n" not in p.text(n)]
     for node in p.pick(rng, *kinds[:5]):
         parent = p.parents.get(node)
-        if isinstance(getattr(node, "ctx", ast.Load()), ast.Load) and pool and not (isinstance(parent, ast.Call) and parent.func is node):
+        if (
+            isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+            and pool
+            and not (isinstance(parent, ast.Call) and parent.func is node)
+        ):
             other = p.text(rng.choice(pool))
             if other != p.text(node):
                 return p.replace(node, other)
@@ -349,7 +394,9 @@ def copied(p: Parsed, rng: random.Random) -> Span | None:
 
 def added_line(p: Parsed, rng: random.Random) -> Span | None:
     """A line too many: a statement repeated elsewhere, an early exit, a value reset."""
-    statements = [s for k in (ast.Assign, ast.AugAssign, ast.Expr, ast.Return) for s in p.all(k) if b"\n" not in p.text(s)]
+    statements = [
+        s for k in (ast.Assign, ast.AugAssign, ast.Expr, ast.Return) for s in p.all(k) if b"\n" not in p.text(s)
+    ]
     statements = [s for s in statements if not isinstance(getattr(s, "value", None), ast.Constant)]
     for node in p.pick(rng, ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.If, ast.For):
         start, _ = p.span(node)
@@ -368,7 +415,11 @@ def added_line(p: Parsed, rng: random.Random) -> Span | None:
 def parentheses(p: Parsed, rng: random.Random) -> Span | None:
     for node in p.pick(rng, ast.BinOp, ast.BoolOp):
         start, end = p.span(node)
-        if isinstance(p.parents.get(node), ast.BinOp | ast.BoolOp | ast.UnaryOp) and p.data[start - 1 : start] == b"(" and p.data[end : end + 1] == b")":
+        if (
+            isinstance(p.parents.get(node), ast.BinOp | ast.BoolOp | ast.UnaryOp)
+            and p.data[start - 1 : start] == b"("
+            and p.data[end : end + 1] == b")"
+        ):
             return Span(start - 1, end + 1, p.data[start:end])
     return None
 

@@ -22,7 +22,18 @@ from training.licences import allowed_licence
 HELD_OUT = frozenset(
     {"toolz", "cytoolz", "sortedcontainers", "more-itertools", "boltons", "humanize", "tabulate", "inflection", "attrs"}
     | {"python-slugify", "parse", "textdistance", "click", "requests", "einops", "werkzeug", "typer", "markdown"}
-    | {"multipledispatch", "pyparsing", "rich", "seaborn", "xarray", "patsy", "formulaic", "optax", "numpyro", "botorch"}
+    | {
+        "multipledispatch",
+        "pyparsing",
+        "rich",
+        "seaborn",
+        "xarray",
+        "patsy",
+        "formulaic",
+        "optax",
+        "numpyro",
+        "botorch",
+    }
     | {"linear-operator"}
 )
 """Distributions on which the model is judged; training never reads them."""
@@ -40,7 +51,18 @@ REFUSED = frozenset({"hypothesis", "tqdm", "pathspec", "certifi", "numba-cuda", 
 REFUSED_PREFIXES = ("nvidia-", "cuda-")
 
 VENDORED = frozenset(
-    {"_vendor", "_vendored", "vendor", "vendored", "extern", "_extern", "externals", "_externals", "external", "_external"}
+    {
+        "_vendor",
+        "_vendored",
+        "vendor",
+        "vendored",
+        "extern",
+        "_extern",
+        "externals",
+        "_externals",
+        "external",
+        "_external",
+    }
     | {"third_party", "thirdparty", "3rdparty", "thirdparty_files", "bundled", "node_modules", "site-packages"}
     | {"dist-packages", "lib2to3", "enterprise"}
 )

@@ -40,15 +40,43 @@ PATTERN = (
     r"|[^\S\r\n]+|\s"
 )
 
-CODE_CORPUS = (
-    "<fim_prefix> <fim_middle> <fim_suffix> <fim_pad> <reponame> <filename> <gh_stars> <issue_start> <issue_comment> "
-    "<issue_closed> <jupyter_start> <jupyter_text> <jupyter_code> <jupyter_output> <empty_output> <commit_before> "
-    "<commit_msg> <commit_after>"
-).split()
-CODE_CORPUS_2 = (
-    "<jupyter_error> <add_file> <delete_file> <rename_file> <edit_file> <commit_message> <empty_source_file> <repo_struct> "
-    "<code_context> <file_content> <source_files> <pr_start> <review_comment> <filepath> <file_sep>"
-).split()
+CODE_CORPUS = [
+    "<fim_prefix>",
+    "<fim_middle>",
+    "<fim_suffix>",
+    "<fim_pad>",
+    "<reponame>",
+    "<filename>",
+    "<gh_stars>",
+    "<issue_start>",
+    "<issue_comment>",
+    "<issue_closed>",
+    "<jupyter_start>",
+    "<jupyter_text>",
+    "<jupyter_code>",
+    "<jupyter_output>",
+    "<empty_output>",
+    "<commit_before>",
+    "<commit_msg>",
+    "<commit_after>",
+]
+CODE_CORPUS_2 = [
+    "<jupyter_error>",
+    "<add_file>",
+    "<delete_file>",
+    "<rename_file>",
+    "<edit_file>",
+    "<commit_message>",
+    "<empty_source_file>",
+    "<repo_struct>",
+    "<code_context>",
+    "<file_content>",
+    "<source_files>",
+    "<pr_start>",
+    "<review_comment>",
+    "<filepath>",
+    "<file_sep>",
+]
 
 MARKERS = (
     ["]!p~[", *CODE_CORPUS, "]~b]", "[e~[", "]!d~[", "<function_call>", "<code_interpreter>"]
@@ -61,12 +89,45 @@ MARKERS = (
 """M3's added tokens 200000-200060 in their order, less the two tool-call tags, which are tags here."""
 
 TOOLS = ("read", "grep", "glob", "outline", "edit", "edit_line", "write", "shell", "test", "todo")
-PARAMETERS = (
-    "path symbol start end column action line text old new replace_all content command workdir timeout_s pattern glob tests "
-    "items item state ignore_case literal context include_ignored"
-).split()
+PARAMETERS = [
+    "path",
+    "symbol",
+    "start",
+    "end",
+    "column",
+    "action",
+    "line",
+    "text",
+    "old",
+    "new",
+    "replace_all",
+    "content",
+    "command",
+    "workdir",
+    "timeout_s",
+    "pattern",
+    "glob",
+    "tests",
+    "items",
+    "item",
+    "state",
+    "ignore_case",
+    "literal",
+    "context",
+    "include_ignored",
+]
 TAGS = (
-    ["<tool_call>", "</tool_call>", "</invoke>", "<response>", "</response>", "<tools>", "</tools>", "<tool>", "</tool>"]
+    [
+        "<tool_call>",
+        "</tool_call>",
+        "</invoke>",
+        "<response>",
+        "</response>",
+        "<tools>",
+        "</tools>",
+        "<tool>",
+        "</tool>",
+    ]
     + [f'<invoke name="{tool}">' for tool in TOOLS]
     + [tag for name in PARAMETERS for tag in (f"<{name}>", f"</{name}>")]
 )
@@ -81,7 +142,9 @@ def train(texts: Iterable[str]) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=BPE_SIZE, initial_alphabet=alphabet, show_progress=False, max_token_length=24)
+    trainer = trainers.BpeTrainer(
+        vocab_size=BPE_SIZE, initial_alphabet=alphabet, show_progress=False, max_token_length=24
+    )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in MARKERS])
     plain = [f"L{number}|" for number in range(1, LABELS + 1)] + TAGS
@@ -107,7 +170,9 @@ def sample(files: list[SourceFile], chars: int) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Train nano's tokenizer from the carried archive and installed packages.")
+    parser = argparse.ArgumentParser(
+        description="Train nano's tokenizer from the carried archive and installed packages."
+    )
     parser.add_argument("--archive", type=Path, default=Path(".data/source.tar.xz"))
     parser.add_argument("--out", type=Path, default=Path("model/m3_model/nano/tokenizer.json"))
     parser.add_argument("--chars", type=int, default=SAMPLE_CHARS)

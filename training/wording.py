@@ -46,14 +46,46 @@ def issue(rng: random.Random, names: Sequence[str], module: str, error: str) -> 
         "b": value(rng),
     }
     style = rng.random()
-    if style < 0.12:
-        return rng.choice(["The tests fail.", "Fix the failing test.", "Please fix the tests", "A test is red.", "CI is red"])
+    if style < 0.1:
+        return rng.choice(
+            ["The tests fail.", "Fix the failing test.", "Please fix the tests", "A test is red.", "CI is red"]
+        )
     title = rng.choice(_SUBJECTS).format(**fields)
     title = title[:1].upper() + title[1:] if rng.random() < 0.7 and title[:1] != "`" else title
-    if style < 0.3:
+    if style < 0.28:
         return title
+    if style < 0.55:
+        return f"{title}\n\n{_story(rng, fields)}"
     sentences = [s.format(**fields) for s in rng.sample(_BODIES, rng.choice([1, 1, 2, 2, 3, 4]))]
     return f"{title}\n\n{rng.choice([' ', ' ', chr(10)]).join(sentences)}"
+
+
+def _story(rng: random.Random, fields: dict[str, str]) -> str:
+    """A person's account in sentences that name no code, or hardly any."""
+    sentences = [rng.choice(_WHEN), rng.choice(_WHAT), rng.choice(_BUT)]
+    if rng.random() < 0.4:
+        sentences.append(rng.choice(_BODIES))
+    return " ".join(sentences[: rng.randrange(1, 5)]).format(**fields)
+
+
+_WHEN = [
+    "Every Friday I run this on our list.", "I use the library in a small script.", "We upgraded last week.",
+    "I set the limit to {a}.", "In our project we have {a} of them.", "After the import I look at the {words}.",
+    "My colleague showed me how to do this.", "I started with {a} and then added {b}.", "On the command line I typed {a}.",
+    "With the settings of the example,", "Our users enter values such as {a}.", "On 15 May I tried it with {a}.",
+]  # fmt: skip
+_WHAT = [
+    "Then I see {b}, not {a}.", "The result was {b}.", "It says {b} where I would expect {a}.", "The last one is left out.",
+    "One of them is missing in the output.", "The first is counted twice.", "Nothing comes back.", "It goes one too far.",
+    "It takes the wrong one of the two.", "It stops too early.", "It ends with {e}.", "The {words} is not what I asked for.",
+    "Some lines stick out by one character.", "It is refused although it should be allowed.", "The sum is too high.",
+    "The order of the two is turned around.", "It also accepts what it should refuse.", "The text has a space too many.",
+]  # fmt: skip
+_BUT = [
+    "Everything else is fine.", "With {a} it is right.", "Larger values are right.", "It should be {a}, as the page says.",
+    "That is not what the description promises.", "For a single one it never happens.", "The old version did this well.",
+    "I would expect {a}.", "Short ones are fine, long ones are not.", "I can live with it but it is confusing.",
+]  # fmt: skip
 
 
 def _words(name: str) -> list[str]:
@@ -81,10 +113,51 @@ def value(rng: random.Random, depth: int = 0) -> str:
     return "{" + ", ".join(f"{rng.choice(_WORDS)!r}: {item}" for item in items) + "}"
 
 
-_WORDS = (
-    "alpha beta name item first red blue size total path user node key left right open value text line page data file "
-    "month day hour hello world a b c x y foo bar baz spam egg north south cat dog apple pear"
-).split()
+_WORDS = [
+    "alpha",
+    "beta",
+    "name",
+    "item",
+    "first",
+    "red",
+    "blue",
+    "size",
+    "total",
+    "path",
+    "user",
+    "node",
+    "key",
+    "left",
+    "right",
+    "open",
+    "value",
+    "text",
+    "line",
+    "page",
+    "data",
+    "file",
+    "month",
+    "day",
+    "hour",
+    "hello",
+    "world",
+    "a",
+    "b",
+    "c",
+    "x",
+    "y",
+    "foo",
+    "bar",
+    "baz",
+    "spam",
+    "egg",
+    "north",
+    "south",
+    "cat",
+    "dog",
+    "apple",
+    "pear",
+]
 
 SENTENCES = [
     "Fixed {f} in {p}; the tests pass.", "The mistake was in {f}: line {n} of {p} is corrected, and all tests pass now.",
@@ -104,7 +177,7 @@ _CRASHES = {
     "added_line": ["TypeError", "UnboundLocalError", "AttributeError"], "exception": ["KeyError", "ValueError", "OSError"],
     "slice": ["IndexError", "ValueError"], "constant": ["IndexError", "ValueError"], "arithmetic": ["TypeError", "IndexError"],
 }  # fmt: skip
-_TYPES = "int str list dict tuple NoneType float bool set bytes function generator".split()
+_TYPES = ["int", "str", "list", "dict", "tuple", "NoneType", "float", "bool", "set", "bytes", "function", "generator"]
 
 
 def error_name(rng: random.Random, kind: str) -> str:
@@ -142,18 +215,57 @@ def error_lines(rng: random.Random, error: str, name: str, identifiers: Sequence
         return [f"TypeError: {rng.choice(forms)}"]
     if error:
         return [f"{error}: {rng.choice([word, value(rng, 2), 'invalid ' + word, word + ' must be positive'])}"]
-    left, right = value(rng), value(rng)
-    short = name.rsplit(".", 1)[-1]
+    return _assertion(rng, name.rsplit(".", 1)[-1])
+
+
+def _assertion(rng: random.Random, short: str) -> list[str]:
+    """A failed assertion as pytest explains it: the compared values, where they come from, how they differ."""
+    right = value(rng)
+    left = near(rng, right) if rng.random() < 0.7 else value(rng)
     arguments = ", ".join(value(rng, 2) for _ in range(rng.randrange(3)))
     style = rng.random()
-    if style < 0.15:
+    if style < 0.1:
         return [f"Failed: DID NOT RAISE <class '{rng.choice(['ValueError', 'TypeError', 'KeyError', 'IndexError'])}'>"]
-    if style < 0.3:
-        lines = [f"AssertionError: assert {rng.choice(['False', 'not True', 'None'])}"]
+    if style < 0.25:
+        lines = [f"AssertionError: assert {rng.choice(['False', 'False', 'not True', 'None'])}"]
+        left = "False"
     else:
-        lines = [f"AssertionError: assert {left} {rng.choice(['==', '==', '==', 'in', 'is', '<'])} {right}"]
+        lines = [f"AssertionError: assert {left} {rng.choice(['==', '==', '==', '==', 'in', 'is', '<', '!='])} {right}"]
     if rng.random() < 0.6:
-        lines.append(f" +  where {left if style >= 0.3 else 'False'} = {short}({arguments})")
-    elif rng.random() < 0.3:
-        lines += ["  At index 0 diff: " + f"{value(rng, 2)} != {value(rng, 2)}", "  Full diff: (-: missing in left side, +: extra in left side)"]
+        lines.append(f" +  where {left} = {short}({arguments})")
+        if rng.random() < 0.3:
+            owner = f"{rng.choice(_WORDS).title()}({rng.choice(_WORDS)}={value(rng, 2)})"
+            lines.append(f" +    where {short} = {owner}.{short}")
+    elif left.startswith(("[", "(", "{")):
+        lines += _difference(rng, left, right)
+    elif left.startswith("'"):
+        lines += ["  ", f"  - {right[1:-1]}", f"  + {left[1:-1]}"][rng.randrange(2) :]
     return lines
+
+
+def _difference(rng: random.Random, left: str, right: str) -> list[str]:
+    first = rng.choice(
+        [f"  At index {rng.randrange(3)} diff: {value(rng, 2)} != {value(rng, 2)}"]
+        + [f"  {side} contains one more item: {value(rng, 2)}" for side in ("Left", "Right")]
+    )
+    full = [
+        "  Full diff (-: missing in left side, +: extra in left side)",
+        *([f"  + {left}"] if rng.random() < 0.5 else []),
+        f"  - {right}",
+    ]
+    return [first, *full][: rng.randrange(1, 5)]
+
+
+def near(rng: random.Random, text: str) -> str:
+    """A literal that a small bug could have made of another one."""
+    if re.fullmatch(r"-?\d+", text):
+        return str(int(text) + rng.choice([1, -1, 1, -1, 2, 10]))
+    if text in ("True", "False"):
+        return "False" if text == "True" else "True"
+    if text.startswith("'") and len(text) > 2:
+        inner = text[1:-1]
+        return repr(rng.choice([inner[:-1], inner[1:], inner + " ", inner.title(), inner[::-1], inner + inner[-1]]))
+    if text.startswith("[") and len(text) > 2:
+        items = text[1:-1].split(", ")
+        return "[" + ", ".join(rng.choice([items[1:], items[:-1], items[::-1], [*items, items[-1]]])) + "]"
+    return rng.choice(["None", "0", "[]", "''", value(rng)])

@@ -17,7 +17,9 @@ def _parse(source: str) -> ast.Module:
 
 
 @pytest.mark.parametrize("kind", sorted(MAKERS))
-def test_every_class_finds_places_and_its_repair_gives_the_original_back(kind: str, library_functions: list[str]) -> None:
+def test_every_class_finds_places_and_its_repair_gives_the_original_back(
+    kind: str, library_functions: list[str]
+) -> None:
     rng = random.Random(3)
     made = 0
     for source in library_functions:

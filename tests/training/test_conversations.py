@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import re
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 import jinja2.sandbox
 import numpy as np
 import pytest
+
 from m3_tools.base import ToolContext, call_tool, tool_spec
 from m3_tools.edit_line import EditLineTool
 from m3_tools.grep import GrepTool
 from m3_tools.read import ReadTool
 from m3_tools.run_tests import RunTests
-
 from training.conversations import SYSTEM, TOOLS, DataSettings, examples
 from training.corpus import Corpus, build_corpus
 from training.feed import packs
@@ -62,7 +61,12 @@ def parsed(text: str) -> list[dict[str, Any]]:
             mark = re.escape(NS)
             found = re.findall(rf'{mark}<invoke name="(\w+)">(.*?){mark}</invoke>\n', calls, re.DOTALL)
             message["tool_calls"] = [
-                {"function": {"name": name, "arguments": dict(re.findall(rf"{mark}<(\w+)>(.*?){mark}</\1>", inner, re.DOTALL))}}
+                {
+                    "function": {
+                        "name": name,
+                        "arguments": dict(re.findall(rf"{mark}<(\w+)>(.*?){mark}</\1>", inner, re.DOTALL)),
+                    }
+                }
                 for name, inner in found
             ]
         messages.append(message)
@@ -90,11 +94,17 @@ def test_the_tool_list_is_that_of_fix() -> None:
 
 
 def test_generation_continues_the_history(corpus: Corpus, encoder: Encoder) -> None:
-    text = next(t for e in examples(corpus, seed=4) if "edit_line" in (t := encoder.decode(e.tokens.tolist())) and "]~b]user" in t)
+    text = next(
+        t
+        for e in examples(corpus, seed=4)
+        if "edit_line" in (t := encoder.decode(e.tokens.tolist())) and "]~b]user" in t
+    )
     messages = parsed(text)
     for cut in range(2, len(messages)):
         if messages[cut]["role"] == "assistant":
-            prompt = render(messages[:cut], tools=specifications(), add_generation_prompt=True, thinking_mode="disabled")
+            prompt = render(
+                messages[:cut], tools=specifications(), add_generation_prompt=True, thinking_mode="disabled"
+            )
             assert text.startswith(prompt)
 
 
@@ -134,7 +144,11 @@ def test_loss_falls_on_replies_and_code_and_not_on_the_damaged_line(corpus: Corp
         if edit["function"]["arguments"]["action"] == "insert":
             continue
         label = edit["function"]["arguments"]["line"]
-        code = next(m["content"] for m in parsed(text) if m["role"] == "tool" and label in m["content"] and "\nL" in m["content"])
+        code = next(
+            m["content"]
+            for m in parsed(text)
+            if m["role"] == "tool" and label in m["content"] and "\nL" in m["content"]
+        )
         line = next(row for row in code.split("\n") if row.startswith(label)).removeprefix(label)
         shown = encoder.decode(example.tokens[example.classes == CODE].tolist())
         assert f"{line}\n" not in shown or code.count(line) > 1 or not line.strip()
