@@ -34,15 +34,30 @@ LADDER = {
     "CRLF on an unterminated last line": (b"a\r\nb", "b", "b\nc", b"a\r\nb\r\nc", ""),
     "mixed endings keep theirs": (b"a\r\nb\nc\r\nd\n", "a\nb\nc\nd", "a\nb\nC\nd", b"a\r\nb\nC\r\nd\n", "line endings"),
     "no final newline stays none": (b"a\nb", "a\nb\n", "a\nc\n", b"a\nc", "line endings"),
-    "trailing space of kept lines stays": (b"if a:  \n    b \nend\n", "if a:\n    b\nend", "if a:\n    c\nend", b"if a:  \n    c\nend\n", "trailing space"),
+    "trailing space of kept lines stays": (
+        b"if a:  \n    b \nend\n", "if a:\n    b\nend", "if a:\n    c\nend", b"if a:  \n    c\nend\n", "trailing space"
+    ),
     "Markdown hard break elsewhere stays": (b"x  \ny\n", "x\ny", "x\nz", b"x  \nz\n", "trailing space"),
-    "deeper in the file": (b"class A:\n    def f(self):\n        return 1\n", "def f(self):\n    return 1", "def f(self):\n    return 2", b"class A:\n    def f(self):\n        return 2\n", "indentation"),
-    "shallower in the file": (b"def f():\n    return 1\n", "    def f():\n        return 1", "    def f():\n        return 2", b"def f():\n    return 2\n", "indentation"),
-    "tabs in the file, spaces sent": (b"\tif a {\n\t\tb()\n\t}\n", "    if a {\n        b()\n    }", "    if a {\n        c()\n    }", b"\tif a {\n\t\tc()\n\t}\n", "indentation"),
+    "deeper in the file": (
+        b"class A:\n    def f():\n        return 1\n", "def f():\n    return 1", "def f():\n    return 2",
+        b"class A:\n    def f():\n        return 2\n", "indentation",
+    ),
+    "shallower in the file": (
+        b"def f():\n    return 1\n", "    def f():\n        return 1", "    def f():\n        return 2",
+        b"def f():\n    return 2\n", "indentation",
+    ),
+    "tabs in the file, spaces sent": (
+        b"\tif a {\n\t\tb()\n\t}\n", "    if a {\n        b()\n    }", "    if a {\n        c()\n    }",
+        b"\tif a {\n\t\tc()\n\t}\n", "indentation",
+    ),
+    "deleting a CRLF line": (b"a\r\nb\r\nc\r\n", "b\n", "", b"a\r\nc\r\n", "line endings"),
+    "deleting a line with trailing space": (b"a  \nb\n", "a\n", "", b"b\n", "trailing space"),
     "BOM stays": (b"\xef\xbb\xbfa = 1\n", "a = 1", "a = 2", b"\xef\xbb\xbfa = 2\n", ""),
     "UTF-16 stays": ("\ufeffä\r\nb".encode("utf-16-le"), "b", "ß", "\ufeffä\r\nß".encode("utf-16-le"), ""),
     "Latin-1 stays": (b"caf\xe9 = 1\n", "café = 1", "café = 2", b"caf\xe9 = 2\n", ""),
-    "a stray byte in UTF-8 stays": ("ü = 'ß'\n".encode() + b"\xff\nx = 1\n", "x = 1", "x = 2", "ü = 'ß'\n".encode() + b"\xff\nx = 2\n", ""),
+    "a stray byte in UTF-8 stays": (
+        "ü = 'ß'\n".encode() + b"\xff\nx = 1\n", "x = 1", "x = 2", "ü = 'ß'\n".encode() + b"\xff\nx = 2\n", ""
+    ),
     "curly quotes stay": ("“a”\nb\n".encode(), "b", "c", "“a”\nc\n".encode(), ""),
 }  # fmt: skip
 
@@ -65,7 +80,9 @@ REFUSALS = {
     "same": (b"a\n", "a", "a", "the same"),
     "indented unevenly": (b"if a:\n  b\n", "if a:\n    b", "if a:\n    c", "Nearest are lines 1-2"),
     "blank lines only": (b"a\n\n\n  \nb\n", "\n \n", "c", "Nothing was changed"),
-    "a new line too shallow for the file": (b"def f():\n    x\n", "    def f():\n        x", "    def f():\n  y", "Nothing was changed"),
+    "a new line too shallow for the file": (
+        b"def f():\n    x\n", "    def f():\n        x", "    def f():\n  y", "Nothing was changed"
+    ),
     "no such character": (b"caf\xe9\n", "caf", "→", "cp1252 text, which has no"),
     "binary": (b"\x00\x01\x02\x03abc", "abc", "abd", "binary"),
 }  # fmt: skip
@@ -118,7 +135,9 @@ def test_the_person_gets_a_diff(edit: Callable[..., tuple[ToolResult, bytes]]) -
     result, _ = edit(b"a\r\nb", "b", "c")
     (block,) = result.display
     assert isinstance(block, DiffBlock)
-    assert block.diff.splitlines()[2:] == ["@@ -1,2 +1,2 @@", " a␍", "-b", "\\ No newline at end of file", "+c", "\\ No newline at end of file"]  # fmt: skip
+    rows = block.diff.splitlines()[2:]
+    end = "\\ No newline at end of file"
+    assert rows == ["@@ -1,2 +1,2 @@", " a␍", "-b", end, "+c", end]
 
 
 def test_a_read_only_file_is_refused(call: Call, context: ToolContext) -> None:

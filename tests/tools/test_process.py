@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from m3_tools.base import ToolContext, ToolError, ToolResult
 from m3_tools.output import Output, clean
 from m3_tools.process import ProcessResult, child_environment, run_process
@@ -48,7 +49,11 @@ NASTY = {
     "own session": "setsid sleep {0} & sleep {0}",
     "own session, orphaned": "(setsid sleep {0} &) ; sleep 0.1",
     "own session, ignores TERM": "setsid bash -c 'trap \"\" TERM; sleep {0}; sleep {0}' & sleep {0}",
-    "daemon": "python3 -c 'import os\nif os.fork()==0:\n os.setsid()\n if os.fork()==0: os.execvp(\"sleep\",[\"sleep\",\"{0}\"])\n os._exit(0)'; sleep 0.2",
+    "daemon": (
+        "python3 -c 'import os\nif os.fork()==0:\n os.setsid()\n"
+        " if os.fork()==0: os.execvp(\"sleep\",[\"sleep\",\"{0}\"])\n"
+        " os._exit(0)'; sleep 0.2"
+    ),
     "nohup and disown": "nohup sleep {0} >/dev/null 2>&1 & disown; sleep 0.05",
     "closed its output": "(exec >&- 2>&-; setsid sleep {0}) & sleep 0.05",
     "stopped": "sleep {0} & kill -STOP $!; sleep {0}",
@@ -136,7 +141,7 @@ def test_any_bytes_become_plain_text(tmp_path: Path, printed: bytes, read: str) 
 
 def test_cleaned_text_cannot_drive_a_terminal() -> None:
     text = clean("".join(map(chr, range(0x110))) + "\x1b[2J\x1b]52;c;x\x07\x9b31m")
-    assert not any(c < " " and c not in "\n\t" or "\x7f" <= c <= "\x9f" for c in text)
+    assert not any((c < " " and c not in "\n\t") or "\x7f" <= c <= "\x9f" for c in text)
 
 
 def test_head_and_tail_meet_without_a_gap_or_a_repeat() -> None:

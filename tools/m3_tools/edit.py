@@ -24,9 +24,10 @@ class EditArgs(ToolArgs):
 class EditTool(Tool[EditArgs]):
     name: ClassVar[str] = "edit"
     description: ClassVar[str] = (
-        "Replace old by new in a file. old must occur exactly once (or set replace_all); take enough lines to make it "
-        "unique. Differences in line endings, trailing space or a uniform indentation are tolerated and reported. If old "
-        "is not found, nothing changes and the nearest lines are shown. Refused if the file changed since it was read."
+        "Replace old by new in a file. old must occur exactly once (or set replace_all); take enough lines to make "
+        "it unique. Differences in line endings, trailing space or a uniform indentation are tolerated and "
+        "reported. If old is not found, nothing changes and the nearest lines are shown. Refused if the file "
+        "changed since it was read."
     )
     args_type: ClassVar[type[ToolArgs]] = EditArgs
     read_only: ClassVar[bool] = False

@@ -32,9 +32,9 @@ class EditLineArgs(ToolArgs):
 class EditLineTool(Tool[EditLineArgs]):
     name: ClassVar[str] = "edit_line"
     description: ClassVar[str] = (
-        "Change one line of a file by its label: replace it with text, insert text after it, or delete it. text may be "
-        "several lines. Labels are those of the last read; lines below an insertion or deletion move. Refused if the file "
-        "changed since it was read."
+        "Change one line of a file by its label: replace it with text, insert text after it, or delete it. text may "
+        "be several lines. Labels are those of the last read; lines below an insertion or deletion move. Refused if "
+        "the file changed since it was read."
     )
     args_type: ClassVar[type[ToolArgs]] = EditLineArgs
     read_only: ClassVar[bool] = False
@@ -54,7 +54,9 @@ class EditLineTool(Tool[EditLineArgs]):
 
 
 def edit_line(source: Text, action: str, number: int, text: str) -> tuple[list[tuple[int, int, str]], int]:
-    """The edits of `source.text` that do `action` at line `number` (0: before the first), and by how much later lines move."""
+    """The edits of `source.text` that do `action` at line `number` (0: before the first), and by how much later lines
+    move.
+    """
     lines = source.lines()
     num_new = len(re.findall(r"\r\n|\r|\n", text)) + 1
     if action == "insert" and number == 0:

@@ -42,9 +42,9 @@ class _File:
 class GrepTool(Tool[GrepArgs]):
     name: ClassVar[str] = "grep"
     description: ClassVar[str] = (
-        "Search file contents. Matching lines are shown under their file with their label, L30|; lines around them as "
-        f"L31-. At most {MAX_MATCHES} matches; long lines are cut around the match. Ignored files are left out unless asked "
-        "for; a file that looks binary is named, not shown."
+        "Search file contents. Matching lines are shown under their file with their label, L30|; lines around them "
+        f"as L31-. At most {MAX_MATCHES} matches; long lines are cut around the match. Ignored files are left out "
+        "unless asked for; a file that looks binary is named, not shown."
     )
     args_type: ClassVar[type[ToolArgs]] = GrepArgs
 
@@ -52,7 +52,7 @@ class GrepTool(Tool[GrepArgs]):
         where = relative_name(context.root, resolve_inside(context.root, args.path))
         if not args.pattern or "\0" in args.pattern:
             raise ToolError("The pattern is empty or holds a NUL character.")
-        options = ["--json", f"--context={args.context}", *(["--ignore-case"] if args.ignore_case else [])]
+        options = ["--json", "--binary", f"--context={args.context}", *(["--ignore-case"] if args.ignore_case else [])]
         options += ["--fixed-strings"] if args.literal else []
         matcher = path_matcher(args.glob) if args.glob else None
         name_glob = posixpath.basename(args.glob) if args.glob else ""
@@ -91,8 +91,8 @@ def _collect(output: bytes) -> tuple[dict[str, _File], list[str]]:
             )
             file.rows.append((data["line_number"], f"L{data['line_number']}{'|' if is_match else '-'}{row}"))
         elif event["type"] == "end" and data.get("binary_offset") is not None:
-            files.setdefault(_name(data["path"]), _File()).binary = True
-    return {n: f for n, f in files.items() if f.num_matches or f.binary}, problems
+            files.setdefault(_name(data["path"]), _File()).binary = True  # line numbers after a NUL are off
+    return {n: f for n, f in files.items() if f.num_matches}, problems
 
 
 def _events(output: bytes, problems: list[str]) -> Iterator[dict[str, Any]]:
@@ -129,7 +129,7 @@ def _cut(content: str, match_start: int) -> str:
 
 def _render(args: GrepArgs, files: dict[str, _File], timed_out: bool) -> str:
     hint = "" if args.include_ignored else " (ignored files were not searched)"
-    total = sum(f.num_matches for f in files.values())
+    total = sum(f.num_matches for f in files.values() if not f.binary)
     if not files:
         return f"No match for {args.pattern!r} in {args.path}{hint}." + (
             " The search was stopped; narrow it." if timed_out else ""
@@ -139,7 +139,7 @@ def _render(args: GrepArgs, files: dict[str, _File], timed_out: bool) -> str:
     for name in sorted(files):
         file = files[name]
         if file.binary:
-            rows.append(f"{name} (binary: it matches or could, but is not shown)")
+            rows.append(f"{name} (binary, or holds NUL bytes: {file.num_matches} matches in it, not shown)")
             continue
         if num_shown >= MAX_MATCHES:
             break
@@ -154,9 +154,10 @@ def _render(args: GrepArgs, files: dict[str, _File], timed_out: bool) -> str:
             last = number
             num_shown += row.startswith(f"L{number}|")
     if total > num_shown:
-        num_files = sum(f.num_matches > 0 for f in files.values())
+        num_files = sum(not f.binary for f in files.values())
         rows.append(
-            f"({total - num_shown:,} more matches; {total:,} in {num_files} files in all. Narrow the pattern or the path.)"
+            f"({total - num_shown:,} more matches; {total:,} in {num_files} files in all. "
+            "Narrow the pattern or the path.)"
         )
     if timed_out:
         rows.append("(the search was stopped at its deadline; narrow the path)")

@@ -1,8 +1,8 @@
 """Where the text that a model wants replaced stands in a file: four rungs, each stricter one tried first.
 
-exact; line endings ignored; trailing space ignored; indented otherwise by the same amount everywhere. A rung counts only
-if it finds the text, and decides only if it finds it once (or all occurrences were asked for). The lower rungs take from
-the file every line that the edit leaves alone, so its bytes stay as they are.
+exact; line endings ignored; trailing space ignored; indented otherwise by the same amount everywhere. A rung counts
+only if it finds the text, and decides only if it finds it once (or all occurrences were asked for). The lower rungs
+take from the file every line that the edit leaves alone, so its bytes stay as they are.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _by_pattern(source: Text, old: str, new: str, ending: str) -> Iterator[Repla
         return
     tolerant = ending.startswith("[")
     parts = [re.escape(line.rstrip(" \t") if tolerant else line) for line in old_lines]
-    pattern = ending.join(parts) + (r"[ \t]*(?=\r|\n|\Z)" if tolerant else "")
+    pattern = ending.join(parts) + (r"[ \t]*(?=\r|\n|\Z)" if tolerant and old_lines[-1] else "")
     for match in _overlapping(re.compile(pattern), source.text):
         pieces = split_lines(match.group())
         contents = [match.group()[p.start : p.end] for p in pieces]
@@ -176,7 +176,8 @@ def _merge(
 ) -> str:
     """`new` as it goes into the file: lines that `old` and `new` share come from the file, others from `new` adapted.
 
-    `file_lines` correspond to `old` one to one; `endings` are the file's line ends between them; `ending` is for new lines.
+    `file_lines` correspond to `old` one to one; `endings` are the file's line ends between them; `ending` is for new
+    lines.
     """
     rows: list[tuple[str, str]] = []
     for tag, i, j, k, m in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

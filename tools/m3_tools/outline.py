@@ -26,8 +26,8 @@ class OutlineArgs(ToolArgs):
 class OutlineTool(Tool[OutlineArgs]):
     name: ClassVar[str] = "outline"
     description: ClassVar[str] = (
-        "List the classes, functions and methods of a file or of all source files in a folder, each with its line label. "
-        "Python, JavaScript, TypeScript, Go, Rust, Java, C and C++. Ignored files are left out. "
+        "List the classes, functions and methods of a file or of all source files in a folder, each with its line "
+        "label. Python, JavaScript, TypeScript, Go, Rust, Java, C and C++. Ignored files are left out. "
         f"At most {MAX_CHARS} characters; a folder too large for that says where it stopped."
     )
     args_type: ClassVar[type[ToolArgs]] = OutlineArgs

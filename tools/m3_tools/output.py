@@ -1,4 +1,6 @@
-"""What a command printed, kept in bounded memory: the head, the tail, and everything on disk once that is too little."""
+"""What a command printed, kept in bounded memory: the head, the tail, and everything on disk once that is too
+little.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ class Output:
 
 
 def clean(text: str) -> str:
-    """Terminal output as plain lines: no escape sequences, of a line rewritten by carriage returns only its last form."""
+    """Terminal output as plain lines: no escape sequences, of a line rewritten by carriage returns only its last
+    form.
+    """
     text = _ESCAPES.sub("", text).replace("\r\n", "\n")
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return "\n".join(shown(line) for line in lines)

@@ -1,10 +1,11 @@
 """Run one command so that it can neither wait for a person, nor outlive its call, nor fill the memory.
 
-The command gets a session of its own, no stdin and no terminal. The call returns when the command exits, even if a child
-still holds the pipe, and by then everything that the command started has been killed, children that made themselves a new
-session included: they are found by their parents and by a token in their environment.
+The command gets a session of its own, no stdin and no terminal. The call returns when the command exits, even if a
+child still holds the pipe, and by then everything that the command started has been killed, children that made
+themselves a new session included: they are found by their parents and by a token in their environment.
 
-Not covered: a child that clears its environment and detaches from its parents. The sandbox's process namespace ends those.
+Not covered: a child that clears its environment and detaches from its parents. The sandbox's process namespace ends
+those.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class ProcessResult:
 
 
 def child_environment(given: Mapping[str, str], changes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a command: `given`, or the caller's own without credentials if that is empty; then settings that
-    keep programs from waiting for a person; then `changes`."""
+    """The environment of a command: `given`, or the caller's own without credentials if that is empty; then settings
+    that keep programs from waiting for a person; then `changes`.
+    """
     base = dict(given) or {k: v for k, v in os.environ.items() if not _SECRET.search(k)}
     return {**base, **_QUIET, **(changes or {})}
 
@@ -111,6 +113,10 @@ async def run_process(
         os.close(read_end)
         reason = getattr(error, "strerror", None) or error
         raise ToolError(f"{argv[0]} could not be started: {reason}.") from None
+    except BaseException:  # cancelled while it was being started
+        os.close(read_end)
+        _kill(-1, token)
+        raise
     finally:
         os.close(write_end)
     pipe = _Pipe(read_end, output)

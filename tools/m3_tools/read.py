@@ -33,8 +33,8 @@ class ReadArgs(ToolArgs):
 class ReadTool(Tool[ReadArgs]):
     name: ClassVar[str] = "read"
     description: ClassVar[str] = (
-        "Read a file, some of its lines, or one definition (symbol: name or Class.method). Every line has a label, L30|. "
-        f"At most {MAX_LINES} lines of {MAX_LINE_CHARS} characters are shown; what is cut says how to go on. "
+        "Read a file, some of its lines, or one definition (symbol: name or Class.method). Every line has a label, "
+        f"L30|. At most {MAX_LINES} lines of {MAX_LINE_CHARS} characters are shown; what is cut says how to go on. "
         "Folders, binary files and pipes are refused."
     )
     args_type: ClassVar[type[ToolArgs]] = ReadArgs
@@ -66,7 +66,8 @@ def _load(path: Path, name: str, *, full: bool) -> tuple[bytes, int]:
         size = os.fstat(file.fileno()).st_size
         if size > MAX_EDIT_BYTES and full:
             raise ToolError(
-                f"{name} is {size / 2**20:,.0f} MiB, too large for lines by number or symbol; use grep, or shell with sed -n."
+                f"{name} is {size / 2**20:,.0f} MiB, too large for lines by number or symbol; "
+                "use grep, or shell with sed -n."
             )
         data = file.read(MAX_LINES * MAX_LINE_CHARS if size > MAX_EDIT_BYTES else MAX_EDIT_BYTES + 1)
     return data, max(size, len(data))

@@ -134,6 +134,12 @@ def _add_cut_off(
     timeout_s: float,
 ) -> None:
     """Tests that began and never ended: they hung until the deadline, or took the process down."""
+    if timed_out and not running and "" in hangs:
+        frames = names.frames(hangs[""])
+        message = f"Timeout: still importing or collecting at the deadline of {timeout_s:g} s"
+        error = TestFailure(test_id=".", error_type="Timeout", message=message, frames=frames)
+        record.collection_errors.append(error)
+        record.outcomes["."], record.failures["."] = "error", error
     for test_id in running:
         if test_id in record.outcomes:
             continue
@@ -168,7 +174,9 @@ def _collection_error(event: dict[str, Any], root: Path, names: FunctionNames) -
 
 
 def _add_trace(record: Record, events: list[dict[str, Any]], names: FunctionNames) -> None:
-    """Functions of non-test code that failing tests ran, by the Ochiai score: how well they tell failing from passing."""
+    """Functions of non-test code that failing tests ran, by the Ochiai score: how well they tell failing from
+    passing.
+    """
     lines: dict[tuple[str, str], set[int]] = {}
     failing: dict[tuple[str, str], set[str]] = {}
     passing: dict[tuple[str, str], int] = {}
@@ -216,7 +224,9 @@ class FunctionNames:
 
 
 def read_plain_output(text: str) -> dict[str, Outcome]:
-    """Outcomes by test name from the output of cargo, go, TAP or a check-mark reporter; empty if it is none of these."""
+    """Outcomes by test name from the output of cargo, go, TAP or a check-mark reporter; empty if it is none of
+    these.
+    """
     for pattern in _PLAIN:
         outcomes: dict[str, Outcome] = {}
         for match in pattern.finditer(text):

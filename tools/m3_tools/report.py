@@ -56,10 +56,11 @@ class TestCounts:
 class TestReport:
     """One run of the tests.
 
-    `could_start` is False if the runner itself did not start (no such command, pytest missing, a broken conftest); then
-    `reason` says why. A file that cannot be collected is in `collection_errors`, has outcome error under its own name, and
-    leaves `could_start` True. `executed` maps path -> function -> lines run by failing tests, test code left out, most
-    specific first by `scores` (0 to 1: 1 means run by every failing and no passing test); both are empty without a trace.
+    `could_start` is False if the runner itself did not start (no such command, pytest missing, a broken conftest);
+    then `reason` says why. A file that cannot be collected is in `collection_errors`, has outcome error under its own
+    name, and leaves `could_start` True. `executed` maps path -> function -> lines run by failing tests, test code
+    left out, most specific first by `scores` (0 to 1: 1 means run by every failing and no passing test); both are
+    empty without a trace.
     """
 
     __test__ = False
@@ -126,7 +127,7 @@ def is_test_file(path: str) -> bool:
     """Whether the path, relative to the repository, is test code by the usual names."""
     pure = PurePosixPath(path)
     stem = pure.name.partition(".")[0]
-    in_folder = any(p in ("tests", "test", "testing", "__tests__", "spec") for p in pure.parts[:-1])
+    in_folder = any(p in ("tests", "test", "__tests__", "spec") for p in pure.parts[:-1])
     return (
         in_folder
         or stem.startswith("test_")
@@ -136,7 +137,9 @@ def is_test_file(path: str) -> bool:
 
 
 def report_text(report: TestReport) -> str:
-    """The report for the model: counts, at most three failures with frames and error, then what the failing tests ran."""
+    """The report for the model: counts, at most three failures with frames and error, then what the failing tests
+    ran.
+    """
     if not report.could_start:
         return f"The tests cannot start: {report.reason}\n{_tail(report.output)}".rstrip()
     if report.no_tests:

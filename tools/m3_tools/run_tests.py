@@ -1,12 +1,13 @@
 """The `test` tool, and `run_tests` for programs: run a repository's tests and report what each of them did.
 
 Python tests run under a recorder of ours (`recorder/`), a pytest plugin or a unittest runner that works in the
-repository's own interpreter, so results are exact whatever options the repository sets, and what a killed run had done is
-not lost. Other commands are judged by their exit code and by what they print, where that is easy to read.
+repository's own interpreter, so results are exact whatever options the repository sets, and what a killed run had
+done is not lost. Other commands are judged by their exit code and by what they print, where that is easy to read.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import tempfile
@@ -41,8 +42,8 @@ class RunTests(Tool[TestArgs]):
 
     name: ClassVar[str] = "test"
     description: ClassVar[str] = (
-        "Run the repository's tests, all or the given ones. Shows the counts and, for the first three failures, where and "
-        "how they failed. Finding no tests is an error. A run that takes too long is stopped and says so."
+        "Run the repository's tests, all or the given ones. Shows the counts and, for the first three failures, where "
+        "and how they failed. Finding no tests is an error. A run that takes too long is stopped and says so."
     )
     args_type: ClassVar[type[ToolArgs]] = TestArgs
     read_only: ClassVar[bool] = False
@@ -92,10 +93,10 @@ async def run_tests(
 ) -> TestReport:
     """Run the tests in `root`, or those in `ids`, within `timeout_s` seconds; the work tree stays clean.
 
-    `command` replaces detection, `python` the choice of interpreter (a worktree without its own .venv needs it). `trace`
-    fills `executed` and `scores` for Python tests. `load_plugins=False` keeps pytest from loading installed plugins, which
-    saves up to half a second a run; right only where one run each way gave the same outcomes. Raises ToolError for an id
-    that would be read as an option.
+    `command` replaces detection, `python` the choice of interpreter (a worktree without its own .venv needs it).
+    `trace` fills `executed` and `scores` for Python tests. `load_plugins=False` keeps pytest from loading installed
+    plugins, which saves up to half a second a run; right only where one run each way gave the same outcomes. Raises
+    ToolError for an id that would be read as an option.
     """
     root = Path(os.path.realpath(root))
     for test_id in ids:
@@ -110,13 +111,15 @@ async def run_tests(
         )
     with tempfile.TemporaryDirectory(prefix="m3-tests-") as folder:
         scratch = Path(folder)
+        if ids:
+            (scratch / "only").write_text(json.dumps(list(ids)), "utf-8")
         argv = runner.command(root, ids, scratch)
         try:
             result = await run_process(
                 argv,
                 cwd=root,
                 environment={
-                    **_environment(given, root, scratch, runner, timeout_s, trace),
+                    **_environment(given, root, scratch, runner, trace),
                     **({} if load_plugins else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}),
                 },
                 timeout_s=timeout_s,
@@ -134,9 +137,7 @@ async def run_tests(
         return _recorded_report(shown_command, result, scratch / "record", root, ids, timeout_s)
 
 
-def _environment(
-    given: Mapping[str, str], root: Path, scratch: Path, runner: Runner, timeout_s: float, trace: bool
-) -> dict[str, str]:
+def _environment(given: Mapping[str, str], root: Path, scratch: Path, runner: Runner, trace: bool) -> dict[str, str]:
     environment = child_environment(given)
     for name in _INHERITED:
         environment.pop(name, None)
@@ -153,8 +154,9 @@ def _environment(
         "M3_TEST_RECORD": str(scratch / "record"),
         "M3_TEST_ROOT": str(root),
         "M3_TEST_TRACE": "1" if trace else "0",
-        "M3_TEST_DEADLINE_S": str(timeout_s),
     }
+    if (scratch / "only").exists():
+        environment["M3_TEST_ONLY"] = str(scratch / "only")
     if runner.kind == "generic":
         # The command may call pytest somewhere inside (make, uv run, a script): then it is recorded all the same.
         environment["PYTEST_PLUGINS"] = ",".join(

@@ -40,7 +40,7 @@ class Runner:
                 "--maxfail=0",
             ]
             options += ["--continue-on-collection-errors", "--color=no", "--tb=short"]
-            # Too many ids for one command line: their files, which run more than was asked for.
+            # Too many ids for one command line: their files; the recorder keeps only the tests asked for.
             chosen = ids if len(ids) <= _MAX_IDS else dict.fromkeys(i.partition("::")[0] for i in ids)
             return [*self.argv, *options, *chosen]
         if self.kind == "unittest":

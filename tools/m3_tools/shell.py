@@ -23,8 +23,9 @@ class ShellTool(Tool[ShellArgs]):
     name: ClassVar[str] = "shell"
     description: ClassVar[str] = (
         "Run a command line in a fresh bash. There is no terminal and no stdin, so a program that asks gets nothing. "
-        "Variables and cd do not last; use workdir. Of long output the head and the tail are shown and a file holds the "
-        "rest. At the deadline, and when the command ends, everything it started is stopped, background processes too."
+        "Variables and cd do not last; use workdir. Of long output the head and the tail are shown and a file holds "
+        "the rest. At the deadline, and when the command ends, everything it started is stopped, background processes "
+        "too."
     )
     args_type: ClassVar[type[ToolArgs]] = ShellArgs
     read_only: ClassVar[bool] = False

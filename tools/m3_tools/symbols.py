@@ -247,9 +247,6 @@ def _signature(node: Node) -> str:
     if body is None and value is not None:
         body = value.child_by_field_name("body")
     text = node.text or b""
-    if body is not None:
-        text = text[: max(0, body.start_byte - node.start_byte)]
-    else:
-        text = text.split(b"\n", 1)[0]
-    line = " ".join(text.decode("utf-8", "replace").split()).rstrip("{ ")
+    head = text.split(b"\n", 1)[0] if body is None else text[: max(0, body.start_byte - node.start_byte)]
+    line = " ".join(head.decode("utf-8", "replace").split()).rstrip("{ ")
     return line if len(line) <= 200 else line[:199] + "…"

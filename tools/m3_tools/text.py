@@ -1,8 +1,8 @@
 """A file's bytes as text that can be changed in places without touching the rest.
 
 `Text.decode` chooses an encoding that gives the bytes back unchanged, so a position in the text is a position in the
-bytes, and `replace` encodes nothing but the new piece. Lines end at LF or CRLF; CR alone ends a line only in a file that
-has no LF at all.
+bytes, and `replace` encodes nothing but the new piece. Lines end at LF or CRLF; CR alone ends a line only in a file
+that has no LF at all.
 """
 
 from __future__ import annotations
@@ -131,11 +131,11 @@ def with_ending(text: str, ending: str) -> str:
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether the head of a file is no text: over a tenth of it is control bytes, and no BOM explains them."""
+    """Whether the head of a file is no text: over a tenth is control bytes and no BOM explains them."""
     head = data[:_SNIFF_BYTES]
     if any(head.startswith(bom) for bom, _ in _BOMS):
         return False
-    return len(head) > 0 and len(head) - len(head.translate(None, _CONTROL)) > len(head) // 10
+    return len(head) - len(head.translate(None, _CONTROL)) > max(1, len(head) // 10)
 
 
 def shown(text: str) -> str:

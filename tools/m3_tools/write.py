@@ -30,9 +30,9 @@ class WriteArgs(ToolArgs):
 class WriteTool(Tool[WriteArgs]):
     name: ClassVar[str] = "write"
     description: ClassVar[str] = (
-        "Write a whole file: a new one (its folders are made), or an existing one that was read before. Give every line; "
-        "a placeholder for code left out is refused. Encoding, BOM and CRLF of an existing file are kept. For a small "
-        "change use edit."
+        "Write a whole file: a new one (its folders are made), or an existing one that was read before. Give every "
+        "line; a placeholder for code left out is refused. Encoding, BOM and CRLF of an existing file are kept. For a "
+        "small change use edit."
     )
     args_type: ClassVar[type[ToolArgs]] = WriteArgs
     read_only: ClassVar[bool] = False

@@ -1,7 +1,8 @@
 """A pytest plugin that records what happens for the observer named in the environment; without one it does nothing.
 
-It changes two things of the run. Coverage is switched off, because it would write into the work tree and hold the trace
-function; stepwise is switched off, because it stops at the first failure. With pytest-xdist the workers trace and the controller records outcomes.
+It changes three things of the run. Coverage is switched off, because it would write into the work tree and hold the
+trace function; stepwise is switched off, because it stops at the first failure; and only the tests asked for are kept,
+since a command may name more. With pytest-xdist the workers trace and the controller records outcomes.
 """
 
 from __future__ import annotations
@@ -52,6 +53,15 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_collectreport(report: Any) -> None:
     if _recorder is not None and not _is_worker and report.failed:
         _recorder.write("collect_error", id=report.nodeid, text=str(report.longreprtext)[-MAX_TEXT:])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: Any, items: Any) -> None:
+    if _recorder is not None:
+        others = [item for item in items if not _recorder.wanted(item.nodeid)]
+        if others:
+            items[:] = [item for item in items if _recorder.wanted(item.nodeid)]
+            config.hook.pytest_deselected(items=others)
 
 
 def pytest_collection_finish(session: Any) -> None:

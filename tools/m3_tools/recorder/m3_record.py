@@ -1,7 +1,8 @@
-"""What a test run tells its observer: one JSON object a line, written as things happen, so that a killed run loses nothing.
+"""What a test run tells its observer: one JSON object a line, written as things happen, so that a killed run loses
+nothing.
 
-This folder is put on the path of the *tested* repository's Python. Its files use the standard library alone, import nothing
-of the tools, and run on Python 3.8 and later.
+This folder is put on the path of the *tested* repository's Python. Its files use the standard library alone, import
+nothing of the tools, and run on Python 3.8 and later.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 _NOT_OURS = {"site-packages", "dist-packages", "node_modules", ".venv", "venv", ".tox", ".nox", ".m3", ".git"}
 _FUNCTION_CODE = 0x1  # CO_OPTIMIZED: set for functions, not for modules and class bodies
 MAX_TRACED_FAILURES = 50
-SETTINGS = ("M3_TEST_RECORD", "M3_TEST_ROOT", "M3_TEST_TRACE", "M3_TEST_DEADLINE_S")
+SETTINGS = ("M3_TEST_RECORD", "M3_TEST_ONLY", "M3_TEST_ROOT", "M3_TEST_TRACE")
 
 
 def take_settings() -> dict[str, str]:
@@ -43,8 +44,20 @@ class Recorder:
         self._file = os.open(settings["M3_TEST_RECORD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._names: dict[str, str | None] = {}
         self.tracer = Tracer(self) if settings.get("M3_TEST_TRACE") == "1" else None
+        self._only: list[str] | None = None
+        if "M3_TEST_ONLY" in settings:
+            with open(settings["M3_TEST_ONLY"], encoding="utf-8") as file:
+                self._only = json.load(file)
+        self._pid = os.getpid()
         self.current = ""
         self.failed: set[str] = set()
+
+    def wanted(self, test_id: str) -> bool:
+        """Whether the test, its class, file or folder was asked for; if nothing was, all are."""
+        return self._only is None or any(
+            test_id == chosen or test_id.startswith((chosen + "::", chosen + "[", chosen.rstrip("/") + "/"))
+            for chosen in self._only
+        )
 
     def write(self, event: str, **fields: Any) -> None:
         os.write(self._file, (json.dumps({"event": event, **fields}) + "\n").encode("utf-8", "backslashreplace"))
@@ -52,7 +65,8 @@ class Recorder:
     def name_inside(self, filename: str) -> str | None:
         """The file relative to the root if it is the repository's own code, else None."""
         if filename not in self._names:
-            real = os.path.realpath(filename)
+            # Names like <string> or <frozen runpy> are no files, wherever the working directory is.
+            real = "" if filename.startswith("<") else os.path.realpath(filename)
             name = (
                 os.path.relpath(real, self.root).replace(os.sep, "/") if real.startswith(self.root + os.sep) else None
             )
@@ -83,13 +97,9 @@ class Recorder:
             self.current = ""
 
     def watch_deadline(self) -> None:
-        """Shortly before the observer's deadline, record where the main thread is. Only if nobody else uses the alarm."""
-        seconds = float(self.settings.get("M3_TEST_DEADLINE_S", "0"))
-        if seconds <= 0 or threading.current_thread() is not threading.main_thread():
-            return
-        if hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
-            signal.signal(signal.SIGALRM, self._record_hang)
-            signal.setitimer(signal.ITIMER_REAL, max(0.05, seconds - min(0.5, seconds / 5)))
+        """When the observer ends the run (SIGTERM at its deadline), record where the main thread is, then end."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._record_hang)
 
     def _record_hang(self, number: int, frame: types.FrameType | None) -> None:
         found = []
@@ -98,10 +108,12 @@ class Recorder:
             if name is not None:
                 found.append((name, frame.f_lineno, frame.f_code.co_name))
             frame = frame.f_back
-        if self.current:
+        if os.getpid() == self._pid:  # not in a child that a test forked
             self.write("hang", id=self.current, frames=found[::-1])
-            if self.tracer is not None:
+            if self.current and self.tracer is not None:
                 self.tracer.report(self.current)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def finish(self, exit_code: int) -> None:
         if self.tracer is not None:
@@ -135,7 +147,7 @@ class Tracer:
             return
         if sys.gettrace() == self._call:
             sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         if failed:
             self.report(test_id)
             return

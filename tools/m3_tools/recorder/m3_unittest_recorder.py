@@ -6,13 +6,12 @@ import os
 import sys
 import time
 import traceback
-import types
 import unittest
-from typing import Any, Union
+from typing import Any
 
 import m3_record
 
-ExcInfo = Union[tuple[type[BaseException], BaseException, types.TracebackType], tuple[None, None, None]]
+ExcInfo = Any  # what sys.exc_info() returns; spelled out it would need a newer Python
 
 
 class RecordingResult(unittest.TestResult):
@@ -133,7 +132,7 @@ def _run(group: list[Any], result: RecordingResult, recorder: m3_record.Recorder
 
     class Observed(unittest.TestSuite):
         def __iter__(self) -> Any:
-            for test in super().__iter__():
+            for test in group:
                 with recorder.test(test.id()):
                     yield test
 
