@@ -120,17 +120,20 @@ async def run_process(
     finally:
         os.close(write_end)
     pipe = _Pipe(read_end, output)
-    timed_out, stopped = False, []
+    timed_out, all_ended, stopped = False, False, []
     try:
         try:
             await asyncio.wait_for(process.wait(), timeout_s)
         except TimeoutError:
             timed_out = True
             await _terminate(process, token)
-        stopped = [_describe(p) for p in _tree(process.pid, token) if p.pid != process.pid]
+        members = _tree(process.pid, token)
+        stopped = [_describe(p) for p in members if p.pid != process.pid]
+        all_ended = not members
     finally:
         # No await before the kill: a cancellation that arrives here must still leave nothing running.
-        _kill(process.pid, token)
+        if not all_ended:
+            _kill(process.pid, token)
         pipe.close()
         output.close()
         if process.returncode is None:

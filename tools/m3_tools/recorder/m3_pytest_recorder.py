@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import m3_record
+import m3_record  # type: ignore[import-not-found]
 import pytest
 
 _recorder: m3_record.Recorder | None = None

@@ -9,7 +9,7 @@ import traceback
 import unittest
 from typing import Any
 
-import m3_record
+import m3_record  # type: ignore[import-not-found]
 
 ExcInfo = Any  # what sys.exc_info() returns; spelled out it would need a newer Python
 
