@@ -65,8 +65,8 @@ async def take_baseline(suite: Suite, issue: Issue) -> Baseline:
         targets=targets,
         others=others,
         flaky=flaky,
-        limit_s=max(10.0, 10 * whole.duration_s),
-        short_limit_s=max(4.0, 4 * whole.duration_s),
+        limit_s=max(20.0, 10 * whole.duration_s),
+        short_limit_s=max(8.0, 8 * whole.duration_s),
     )
 
 
@@ -90,7 +90,7 @@ def choose(groups: Sequence[Group], issue: Issue) -> list[Group]:
     if len(causes) == 1:
         return causes[0]
     words = _words(f"{issue.title} {issue.body}")
-    names = [[(_words(i.replace("::", " ")), 1) for g in cause for i in g.failing] for cause in causes]
+    names = [[(_words(i), 1) for g in cause for i in g.failing] for cause in causes]
     for cause, found in zip(causes, names, strict=True):
         found += [(_words(function), FUNCTION_WEIGHT) for g in cause for _, function in g.prime_suspects()]
     points: list[float] = []
@@ -121,19 +121,25 @@ async def _groups(suite: Suite, whole: TestReport) -> tuple[list[Group], tuple[s
     """The failing tests by file, each with a traced second run; and the tests whose outcome changed."""
     by_file: dict[str, list[str]] = {}
     for test_id in whole.failed_ids:
-        by_file.setdefault(test_id.partition("::")[0], []).append(test_id)
-    if len(by_file) > MAX_GROUPS or any("::" not in test_id for test_id in whole.failed_ids):
+        by_file.setdefault(_file_of(test_id), []).append(test_id)
+    if len(by_file) > MAX_GROUPS or "" in by_file:
         by_file = {"": list(whole.failed_ids)}
     groups: list[Group] = []
     flaky: list[str] = []
     for file, failing in by_file.items():
-        ids = tuple(i for i in whole.outcomes if i.partition("::")[0] == file)
+        ids = tuple(i for i in whole.outcomes if _file_of(i) == file) if file else ()
         report = await suite.run("trace", ids, trace=True)
         changed = [i for i, o in report.outcomes.items() if i in whole.outcomes and whole.outcomes[i] != o]
         flaky += changed
         if lasting := tuple(i for i in failing if i not in changed):
             groups.append(Group(failing=lasting, report=report))
     return groups, tuple(flaky)
+
+
+def _file_of(test_id: str) -> str:
+    """The part of a test's id that names its file: of `tests/test_a.py::test_b` or `tests.test_a.TestC.test_b`."""
+    file, separator, _ = test_id.partition("::")
+    return file if separator else ".".join(test_id.split(".")[:-2])
 
 
 def _require_failures(whole: TestReport) -> None:
@@ -159,20 +165,20 @@ def _with_frames(failures: Sequence[TestFailure], groups: Sequence[Group]) -> li
 
 
 def _merged_trace(reports: Sequence[TestReport]) -> dict[str, Any]:
-    """`executed` and `scores` of several runs as one, the most particular functions and files first."""
+    """`executed` and the mean of `scores` over several runs, the most particular functions and files first."""
     lines: dict[tuple[str, str], tuple[int, ...]] = {}
-    best: dict[tuple[str, str], float] = {}
+    mean: dict[tuple[str, str], float] = {}
     for report in reports:
         for path, functions in report.executed.items():
             for name, ran in functions.items():
                 place = (path, name)
                 lines[place] = tuple(sorted({*lines.get(place, ()), *ran}))
-                best[place] = max(best.get(place, 0.0), report.scores.get(path, {}).get(name, 0.0))
+                mean[place] = mean.get(place, 0.0) + report.scores.get(path, {}).get(name, 0.0) / len(reports)
     executed: dict[str, dict[str, tuple[int, ...]]] = {}
     scores: dict[str, dict[str, float]] = {}
-    for path, name in sorted(lines, key=lambda place: -best[place]):
+    for path, name in sorted(lines, key=lambda place: -mean[place]):
         executed.setdefault(path, {})[name] = lines[path, name]
-        scores.setdefault(path, {})[name] = best[path, name]
+        scores.setdefault(path, {})[name] = round(mean[path, name], 4)
     return {"executed": executed, "scores": scores}
 
 
