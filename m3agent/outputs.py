@@ -46,7 +46,8 @@ def open_outputs(
     """
     store = SessionStore(settings.sessions_dir)
     with store.append(resume) if resume else store.create() as session:
-        view = open_view(sys.stderr if result or sys.stderr.isatty() else sys.stdout)
+        stream = sys.stderr if result or sys.stderr.isatty() else sys.stdout
+        view = open_view(stream, show_summary=not result)
         sinks: list[EventSink] = [view]
         match output:
             case "json":
@@ -71,14 +72,14 @@ def open_outputs(
                 spill_dir.rmdir()
 
 
-def open_view(stream: TextIO) -> View:
+def open_view(stream: TextIO, *, show_summary: bool = False) -> View:
     """The live view on a terminal, the plain one anywhere else (and on terminals that cannot move the cursor)."""
     from rich.console import Console
 
     console = Console(file=stream, highlight=False, emoji=False, markup=False)
     if console.is_terminal and not console.is_dumb_terminal:
         return TerminalView(console)
-    return PlainView(stream)
+    return PlainView(stream, show_summary=show_summary)
 
 
 def _saved_first(session: Session, others: EventSink) -> EventSink:

@@ -45,7 +45,7 @@ def show(session_id: str) -> int:
     from m3agent.session.store import SessionStore
 
     recording = SessionStore(load_settings().sessions_dir).read(session_id)
-    replay(recording, open_view(sys.stdout))
+    replay(recording, open_view(sys.stdout, show_summary=True))
     return 0
 
 

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from m3agent.approval import Answer, Approver, Question
-from m3agent.ui.clean import clean
+from m3agent.ui.clean import clean, with_bounded_words
 from m3agent.ui.input import LineInput
 from m3agent.ui.render import call_text, marked
 
@@ -18,7 +18,7 @@ def question(asked: Question) -> RenderableType:
     """The call and every argument of it, uncut."""
     parts: list[RenderableType] = [marked("?", "yellow", call_text(asked.tool, asked.arguments))]
     for name, value in asked.arguments.items():
-        text = clean(value if isinstance(value, str) else repr(value))
+        text = with_bounded_words(clean(value if isinstance(value, str) else repr(value)))
         if "\n" in text or name in ("command", "text", "old", "new", "content"):
             parts.append(Padding(Text(f"{name}:", "dim"), (0, 0, 0, 4), expand=False))
             parts.append(Padding(Text(text), (0, 0, 0, 6), expand=False))

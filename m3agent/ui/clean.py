@@ -11,7 +11,6 @@ _SEQUENCE = re.compile(
     r"|\x9b[0-?]*[ -/]*[@-~]"
     r"|[\x90\x9d\x9e\x9f][^\x07\x1b\x9c]*(?:\x07|\x9c|\x1b\\)?"
 )
-_OVERWRITTEN = re.compile(r"[^\n\r]*\r(?!\n)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ufeff]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -22,13 +21,22 @@ def clean(text: str, *, tab_size: int = 4) -> str:
     Escape sequences vanish whole, a line that a carriage return overwrites keeps its last state, characters that
     reorder text (bidirectional controls) are removed, lone surrogates become the replacement character.
     """
-    text = _SEQUENCE.sub("", text).replace("\r\n", "\n")
-    text = _OVERWRITTEN.sub("", text)
+    text = _SEQUENCE.sub("", text)
+    if "\r" in text:
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     text = _SURROGATE.sub("\ufffd", text)
     return _CONTROL.sub("", text).expandtabs(tab_size)
 
 
-def one_line(text: str, limit: int = 0) -> str:
-    """The text on one line, runs of white space joined, cut to `limit` characters with a mark (0: uncut)."""
-    joined = " ".join(clean(text[: limit * 8] if limit else text).split())
-    return joined if not limit or len(joined) <= limit else joined[: limit - 1] + "…"
+def one_line(text: str, limit: int = 300) -> str:
+    """The text on one line of at most `limit` characters, runs of white space joined; a cut has a mark."""
+    joined = " ".join(clean(text[: limit * 8]).split())
+    return joined if len(joined) <= limit else joined[: limit - 1] + "…"
+
+
+def with_bounded_words(text: str, limit: int = 500) -> str:
+    """The text with a newline after every `limit` characters without white space.
+
+    Rich's folding of one word takes time that grows with the square of its length.
+    """
+    return re.sub(rf"(\S{{{limit}}})(?=\S)", r"\1\n", text)

@@ -17,7 +17,7 @@ _SIGNS = {"+": ("green", "on #0d2818"), "-": ("red", "on #30100f"), " ": ("dim",
 
 def diff_text(path: str, diff: str) -> Text:
     """The hunks of one file's diff, without its headers. Long diffs are cut, and the number of lines is said."""
-    lines = clean(diff).split("\n")
+    lines = diff.split("\n")
     rows: list[Text] = []
     old = new = 0
     inside = False
@@ -42,7 +42,7 @@ def diff_text(path: str, diff: str) -> Text:
 def _row(path: str, number: int, sign: str, code: str) -> Text:
     style, background = _SIGNS[sign]
     row = Text(f"{number:>4} ", "dim").append(f"{sign} ", style)
-    highlighted = _highlight(_lexer(path, ""), code[:500])
+    highlighted = _highlight(_lexer(path, ""), clean(code[:500]))
     if background:
         highlighted.stylize(background)
     return row.append_text(highlighted)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.text import Text
 
 from m3agent.events import Event, MessageAdded, Prefill, RunEnded, ToolEnded, ToolStarted
-from m3agent.ui.clean import clean
+from m3agent.ui.clean import clean, with_bounded_words
 from m3agent.ui.render import render, tool_ended
 
 WIDTH = 120
 
 
 class PlainView:
-    """A sink that writes lines to `stream`. The summary of the run goes to whoever prints the result."""
+    """A sink that writes lines to `stream`. `show_summary` is False where the summary is printed as the result."""
 
-    def __init__(self, stream: TextIO, *, width: int = WIDTH):
+    def __init__(self, stream: TextIO, *, width: int = WIDTH, show_summary: bool = False):
+        self._show_summary = show_summary
         self._stream = stream
         self._console = Console(file=stream, width=width, no_color=True, force_terminal=False, highlight=False)
         self._calls: dict[str, ToolStarted] = {}
@@ -26,7 +27,9 @@ class PlainView:
         shown = render(event)
         match event:
             case MessageAdded() if event.message.role == "assistant" and event.message.text.strip():
-                shown = Text("\n".join("  " + line for line in clean(event.message.text).strip().split("\n")))
+                shown = Text(
+                    "\n".join("  " + line for line in with_bounded_words(clean(event.message.text)).strip().split("\n"))
+                )
             case ToolStarted():
                 self._calls[event.call_id] = event
             case ToolEnded():
@@ -34,8 +37,8 @@ class PlainView:
                 shown = tool_ended(event, started.arguments if started else None)
             case Prefill() if event.total_tokens >= 10_000 and event.done_tokens == event.total_tokens:
                 shown = Text(f"  · read {event.total_tokens:,} tokens")
-            case RunEnded():
-                self._calls.clear()
+            case RunEnded() if self._show_summary and shown is not None and event.summary.strip():
+                shown = Group(shown, Text("\n".join("  " + line for line in clean(event.summary).strip().split("\n"))))
         if shown is not None:
             with self._console.capture() as drawn:
                 self._console.print(shown, markup=False, emoji=False)

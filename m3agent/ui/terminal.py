@@ -33,12 +33,14 @@ from m3agent.events import (
     TurnStarted,
 )
 from m3agent.ui.blocks import BlockSplitter
-from m3agent.ui.clean import clean, one_line
+from m3agent.ui.clean import clean, one_line, with_bounded_words
 from m3agent.ui.render import candidate_line, marked, render, seconds, tool_ended, tool_started, turn_line
 
 REDRAWS_PER_SECOND = 8
 TAIL_CHARACTERS = 4000
 SHOWN_CANDIDATES = 3
+MAX_MARKDOWN_CHARACTERS = 20_000
+MAX_BRACKETS = 200
 
 
 class TerminalView:
@@ -109,7 +111,7 @@ class TerminalView:
                 self.close()
                 self._print(render(event))
                 if event.summary.strip() and event.summary.strip() != self._answer.strip():
-                    self._print(Padding(Text(clean(event.summary).strip()), (0, 0, 0, 2), expand=False))
+                    self._print(Padding(plain_text(event.summary), (0, 0, 0, 2), expand=False))
             case _:
                 self._print(render(event))
         if not isinstance(event, RunStarted | RunEnded):
@@ -135,7 +137,7 @@ class TerminalView:
 
     def _print_answer(self, block: str) -> None:
         if block.strip():
-            self._print(Padding(Markdown(clean(block), hyperlinks=False), (0, 0, 0, 2)))
+            self._print(Padding(answer_block(block), (0, 0, 0, 2)))
 
     def _end_thought(self) -> None:
         if self._thought:
@@ -206,3 +208,14 @@ class TerminalView:
         line = Table.grid(padding=(0, 1, 0, 0))
         line.add_row("", self._spinner, text)
         return line
+
+
+def answer_block(block: str) -> RenderableType:
+    """One block of an answer as Markdown; as plain text where a Markdown parser would take its time."""
+    if len(block) > MAX_MARKDOWN_CHARACTERS or block.count("[") > MAX_BRACKETS:
+        return plain_text(block)
+    return Markdown(with_bounded_words(clean(block)), hyperlinks=False)
+
+
+def plain_text(text: str) -> Text:
+    return Text(with_bounded_words(clean(text)).strip("\n"))
