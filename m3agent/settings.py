@@ -25,9 +25,9 @@ class Settings:
     """Which model answers: `nano`, a checkpoint folder, a hub id, a URL, or `scripted:FILE`."""
     state_dir: Path
     """Where sessions and spilled output live."""
-    api_key: str = ""
+    api_key: str = dataclasses.field(default="", repr=False)
     """Sent as a bearer token to a model behind a URL; never stored or shown."""
-    forge_token: str = ""
+    forge_token: str = dataclasses.field(default="", repr=False)
     """Token for the forge that holds issues (GH_TOKEN or GITHUB_TOKEN)."""
     forge_url: str = "https://api.github.com"
     """Base of the forge's REST API (GITHUB_API_URL)."""

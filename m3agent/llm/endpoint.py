@@ -37,6 +37,9 @@ FIRST_TOKEN_S = 1800.0
 UNKNOWN_CONTEXT_TOKENS = 32_768
 """Assumed when a server does not say how long its window is."""
 DELAYS_S = (0.5, 1.0, 2.0, 4.0)
+"""Pauses before a request is tried again while a server is busy or starts up."""
+MAX_UNANSWERED = 2
+"""Where nobody listens at all, a person waits for the answer to a wrong address: fewer tries."""
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TOO_LONG = re.compile(
     r"context[ _-]?(length|window|size)|maximum.{0,20}tokens|too (long|many tokens)|max_model_len", re.I
@@ -207,7 +210,7 @@ class EndpointModel:
                         raise _refusal(response.status_code, text, self._where)
                     delay = max(delay, _retry_after(response))
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-                if last:
+                if last or attempt >= MAX_UNANSWERED:
                     raise Unavailable(f"nobody answers at {self._where}: is the server running?") from error
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise Unavailable(f"{self._where} cannot be used: {error or type(error).__name__}") from error
