@@ -32,8 +32,8 @@ from m3_runtime.sequence import Sequence
 class Engine:
     """Runs any number of sequences on one decoder and one cache.
 
-    With one sequence at a time, the same request and seed give the same tokens. Raises ValueError if the cache is smaller
-    than one full context.
+    With one sequence at a time, the same request and seed give the same tokens. Raises ValueError if the cache is
+    smaller than one full context.
     """
 
     def __init__(self, decoder: Decoder, cache: KVCache, config: EngineConfig):
@@ -111,10 +111,13 @@ class Engine:
             masked = mask_logits(logits_RV[rows], [s.matcher for _, s in ready], self.config.vocab_size)
             for row, (_, sequence) in enumerate(ready):
                 outputs.append(self._advance(sequence, sample(masked[row], sequence.sampling, sequence.random)))
-        kept = []
+        kept: list[Output] = []
         for output in outputs:
             mailbox = self._mailboxes.get(output.request_id)
-            (kept if mailbox is None else mailbox).append(output)
+            if mailbox is None:
+                kept.append(output)
+            else:
+                mailbox.append(output)
         return kept
 
     def stream(self, request: Request) -> Iterator[Output]:

@@ -27,7 +27,7 @@ def nano_folder() -> Path:
 
 
 def load_chat_engine(
-    folder: str,
+    folder: str | Path,
     *,
     name: str = "",
     dtype: str = "float32",
@@ -38,7 +38,7 @@ def load_chat_engine(
     """Load a checkpoint folder, or the embedded model for "nano".
 
     `max_context` defaults to the model's limit, at most 16384 tokens; `cache_tokens` to one context and some room for
-    search and kept prefixes. ValueError or m3_model's CheckpointError, each one line, if the folder is not a checkpoint.
+    search and kept prefixes. ValueError (m3_model's CheckpointError is one) if the folder is not a checkpoint.
     """
     is_nano = folder == "nano"
     path = nano_folder() if is_nano else Path(folder)

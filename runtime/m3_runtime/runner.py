@@ -32,7 +32,7 @@ class Runner:
         self.device = cache.k_LPSGD.device
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Logits [R, V] in float32, rows in the order of the chunks; K, V and index keys of the new tokens are written."""
+        """Logits [R, V] in float32, rows in the order of the chunks; the new tokens are in the cache afterwards."""
         rows: list[int] = []
         total = 0
         for chunk in chunks:

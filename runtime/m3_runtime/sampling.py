@@ -12,7 +12,7 @@ from m3_runtime.request import Matcher, SamplingParams
 
 
 def mask_logits(logits_RV: torch.Tensor, matchers: Sequence[Matcher | None], vocab_size: int) -> torch.Tensor:
-    """Logits with -inf where a row's grammar forbids the token and beyond the assigned ids; the input is not changed."""
+    """New logits with -inf where a row's grammar forbids the token and beyond the assigned ids."""
     num_rows, width = logits_RV.shape
     bits_RW = np.full((num_rows, -(-vocab_size // 32)), -1, dtype=np.int32)
     for row, matcher in enumerate(matchers):

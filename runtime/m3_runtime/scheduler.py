@@ -12,9 +12,9 @@ from m3_runtime.sequence import Sequence
 class Scheduler:
     """Running sequences first, in order of arrival, one step's budget of new tokens shared by all.
 
-    Sequences that decode come before those that read their prompt, so that a long prompt never stalls an answer; what is
-    left of the budget goes to prompts. When pages run out, the youngest sequence gives its pages back and starts again
-    later; its whole pages usually wait in the prefix cache.
+    Sequences that decode come before those that read their prompt, so that a long prompt never stalls an answer; what
+    is left of the budget goes to prompts. When pages run out, the youngest sequence gives its pages back and starts
+    again later; its whole pages usually wait in the prefix cache.
     """
 
     def __init__(self, config: EngineConfig, pool: PagePool, prefix_cache: PrefixCache | None):

@@ -1,7 +1,7 @@
 """Beam search over one continuation of one prompt: the many answers from which tests choose.
 
-All beams share the prompt's whole pages. Each beam slot owns its last pages, filled once with the prompt's partial page;
-from then on two slots differ only behind the prompt, so when a beam splits only those few slots are copied.
+All beams share the prompt's whole pages. Each beam slot owns its last pages, filled once with the prompt's partial
+page; from then on two slots differ only behind the prompt, so when a beam splits only those few slots are copied.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def search(
     """Up to `width` continuations with the largest log-probability sums, best first.
 
     A hypothesis ends at a stop token or where its grammar is complete. Tokens that the grammar forces are appended at
-    once and cost nothing; the log-probability of every other token is normalised over the tokens that the grammar allows
-    at that place. A sum never grows, so a beam worse than `width` finished hypotheses is dropped and the search stops
-    when none is left. Beams that reach `max_tokens` come back with finished=False.
+    once and cost nothing; the log-probability of every other token is normalised over the tokens that the grammar
+    allows at that place. A sum never grows, so a beam worse than `width` finished hypotheses is dropped and the search
+    stops when none is left. Beams that reach `max_tokens` come back with finished=False.
     """
     if not 1 <= width <= 1000:
         raise ValueError(f"width is {width}; give a number from 1 to 1000")
@@ -132,7 +132,7 @@ class _Beams:
 
 
 def _place(live: list[_Beam], slots: Slots, shared: SharedPrompt, runner: Runner) -> list[_Beam]:
-    """Give every beam a slot of its own: the first child keeps its parent's, the others copy what lies behind the prompt."""
+    """A slot of its own for every beam: the first child keeps its parent's, others copy what lies behind the prompt."""
     kept: set[int] = set()
     homeless: list[_Beam] = []
     for beam in live:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,13 +48,16 @@ TEMPLATE = r"""
 {{- '[e~[\n' -}}
 {%- else -%}
 {{- ']~b]' ~ m.role ~ '\n' ~ m.content -}}
-{%- if loop.first and tools -%}{{- '\n' -}}{%- for t in tools -%}<tool>{{ t.function | tojson }}</tool>{%- endfor -%}{%- endif -%}
+{%- if loop.first and tools -%}
+{{- '\n' -}}{%- for t in tools -%}<tool>{{ t.function | tojson }}</tool>{%- endfor -%}
+{%- endif -%}
 {{- '[e~[\n' -}}
 {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}
 {{- ']~b]ai\n' -}}
-{%- if thinking_mode == 'enabled' -%}{{- '<mm:think>' -}}{%- elif thinking_mode == 'disabled' -%}{{- '</mm:think>' -}}{%- endif -%}
+{%- if thinking_mode == 'enabled' -%}{{- '<mm:think>' -}}{%- endif -%}
+{%- if thinking_mode == 'disabled' -%}{{- '</mm:think>' -}}{%- endif -%}
 {%- endif -%}
 """
 MARKERS = ["]~!b[", "]~b]", "[e~[", "]!d~[", "]<]minimax[>[", "<mm:think>", "</mm:think>", "]<]image[>["]
@@ -93,7 +97,7 @@ READ = {
         },
     },
 }
-TOOLS = [EDIT_LINE, READ]
+TOOLS: list[dict[str, Any]] = [EDIT_LINE, READ]
 
 
 def build_tokenizer(folder: Path) -> None:
@@ -123,6 +127,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_random_checkpoint(folder, tiny_config(vocab_size=640), seed=3)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tools() -> list[dict[str, Any]]:
+    """Two tools in OpenAI's form: edit_line and read."""
+    return TOOLS
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ into the literals, which are encoded as ordinary text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from m3_model.tokenizer import Tokenizer
@@ -70,12 +70,10 @@ class PromptEncoder:
         rendered = self.render(messages, tools, thinking=thinking, add_generation_prompt=add_generation_prompt)
         return self.encode_rendered(rendered)
 
-    def encode_parts(self, parts: Iterable[str]) -> list[int]:
-        """Ids of a text given in parts: a part that is a marker becomes its id, every other part is ordinary text."""
-        result: list[int] = []
-        for part in parts:
-            result += [self._ids[part]] if part in self._ids else self.tokenizer.encode(part, special=False)
-        return result
+    @property
+    def markers(self) -> frozenset[str]:
+        """The literals that are markers of this tokenizer."""
+        return frozenset(self._ids)
 
     def _mark(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -185,10 +185,9 @@ class AnswerParser:
             self._buffer = stripped[start.end() + close.end() :]
             events.append(self._call(start.group(1), body, written))
             return True
-        if not stripped or (not final and _may_continue(stripped, self._mark)):
-            return False
-        if final and _may_continue(stripped, self._mark):
-            self._give_up(events, stripped, "the answer ended inside the call block")
+        if _may_continue(stripped, self._mark):
+            if final:
+                self._give_up(events, stripped, "the answer ended inside the call block")
             return False
         # Skip what does not belong here, up to the next tag.
         problem = "a call block holds something that is not a call"
@@ -203,7 +202,7 @@ class AnswerParser:
 
     def _give_up(self, events: list[ParserEvent], text: str, problem: str) -> None:
         events.append(BadCall(text=self._shown(text), problem=problem))
-        self._buffer = ""
+        self._buffer, self._state = "", "text"
 
     def _shown(self, text: str) -> str:
         return text.replace(_TOKEN, NAMESPACE)

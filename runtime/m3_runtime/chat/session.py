@@ -2,103 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from m3_model.tokenizer import Tokenizer
 from m3_runtime.chat.encoding import PromptEncoder
+from m3_runtime.chat.events import Candidate, ChatEvent, Finish, PrefillProgress, Usage
 from m3_runtime.chat.grammar import GrammarCompiler, GrammarMatcher, schema_of
-from m3_runtime.chat.parser import BadCall, Call, TextDelta, ThinkDelta
+from m3_runtime.chat.options import ChatOptions
 from m3_runtime.chat.syntax import END_OF_TURN
-from m3_runtime.chat.template import ChatTemplate, Thinking, normalise
+from m3_runtime.chat.template import ChatTemplate, normalise
 from m3_runtime.chat.transcript import Prompt, Transcripts
 from m3_runtime.chat.turn import Answer
 from m3_runtime.engine import Engine
-from m3_runtime.request import Output, PromptTooLong, Request, SamplingParams
+from m3_runtime.request import Output, PromptTooLong, Request
 from m3_runtime.request import PrefillProgress as TokensRead
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ChatOptions:
-    """How to answer one turn. ValueError if a value makes no sense.
-
-    `tool_choice`: "" the model decides, "none" no call, "required" some call, else the name of the tool to call.
-    `fixed_arguments` limits parameters of the named tool to the given values. `candidates` > 1 asks for that many
-    alternative single calls, found by beam search, which neither samples nor uses a seed.
-    """
-
-    max_tokens: int = 8192
-    temperature: float = 1.0
-    top_p: float = 0.95
-    top_k: int = 40
-    seed: int | None = None
-    thinking: Thinking = "adaptive"
-    tool_choice: str = ""
-    fixed_arguments: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    candidates: int = 1
-
-    def __post_init__(self) -> None:
-        self.sampling(())
-        if self.thinking not in ("enabled", "disabled", "adaptive"):
-            raise ValueError(f"thinking is {self.thinking!r}; use enabled, disabled or adaptive")
-        if not 1 <= self.candidates <= 1000:
-            raise ValueError(f"candidates is {self.candidates}; give a number from 1 to 1000")
-        if self.fixed_arguments and self.tool_choice in ("", "none", "required"):
-            raise ValueError("fixed_arguments needs tool_choice to name the tool")
-        if any(not values for values in self.fixed_arguments.values()):
-            raise ValueError("fixed_arguments has a parameter without values; give at least one")
-        if self.candidates > 1 and self.tool_choice in ("", "none"):
-            raise ValueError("candidates needs tool_choice to be required or the name of a tool")
-
-    def sampling(self, stop_token_ids: tuple[int, ...]) -> SamplingParams:
-        return SamplingParams(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            seed=self.seed,
-            max_tokens=self.max_tokens,
-            stop_token_ids=stop_token_ids,
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Usage:
-    """Tokens of one turn; `cached_tokens` of the prompt were not computed again."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PrefillProgress:
-    """How much of the prompt has been read, cached tokens included."""
-
-    done_tokens: int
-    total_tokens: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """One of several alternative calls, best first; `logprob` as in m3_runtime.request.Hypothesis."""
-
-    call: Call
-    logprob: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finish:
-    """The end of a turn. `reused_tokens` ids of the prompt were kept from earlier turns; `note` says why not more."""
-
-    reason: Literal["stop", "tool_calls", "length"]
-    usage: Usage
-    reused_tokens: int = 0
-    note: str = ""
-
-
-ChatEvent = ThinkDelta | TextDelta | Call | BadCall | PrefillProgress | Candidate | Finish
 
 
 class Turn:
@@ -149,7 +69,7 @@ class ChatEngine:
     @classmethod
     def load(
         cls,
-        folder: str,
+        folder: str | Path,
         *,
         name: str = "",
         dtype: str = "float32",
@@ -170,7 +90,7 @@ class ChatEngine:
         tools: Sequence[Mapping[str, Any]] = (),
         options: ChatOptions | None = None,
     ) -> Iterator[ChatEvent]:
-        """Answer a conversation; the last event is Finish. ValueError (PromptTooLong among them) for what cannot be done."""
+        """Answer a conversation; the last event is Finish. ValueError, or PromptTooLong, for what cannot be done."""
         options = options or ChatOptions()
         turn = self.prepare(messages, tools, options)
         if options.candidates > 1:
@@ -279,5 +199,5 @@ class ChatEngine:
             thinking=options.thinking,
             tool_choice="" if options.tool_choice == "none" else options.tool_choice,
             fixed_arguments=options.fixed_arguments,
-            single=options.candidates > 1,
+            single=options.candidates > 1 or options.tool_choice not in ("", "none", "required"),
         )

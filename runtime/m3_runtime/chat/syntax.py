@@ -1,4 +1,4 @@
-"""The marks of M3's conversation format. Text that looks like a mark but is ordinary tokens has no meaning to the model."""
+"""The marks of M3's conversation format, each one token. The same text in ordinary tokens means nothing."""
 
 from __future__ import annotations
 

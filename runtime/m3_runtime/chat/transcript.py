@@ -34,7 +34,7 @@ class Prompt:
 
 
 class Transcripts:
-    """Remembers the ids of the last `capacity` answered turns; any number of branches of a conversation may be among them."""
+    """Remembers the ids of the last `capacity` answered turns, of any number of conversations and their branches."""
 
     def __init__(self, encoder: PromptEncoder, *, capacity: int = 256):
         self._encoder, self._capacity = encoder, capacity

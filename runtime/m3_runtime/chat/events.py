@@ -1,0 +1,46 @@
+"""What happens while a turn is answered, as values; the reasoning, text and calls themselves come from the parser."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from m3_runtime.chat.parser import BadCall, Call, TextDelta, ThinkDelta
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Tokens of one turn; `cached_tokens` of the prompt were not computed again."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrefillProgress:
+    """How much of the prompt has been read, cached tokens included."""
+
+    done_tokens: int
+    total_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One of several alternative calls, best first; `logprob` as in m3_runtime.request.Hypothesis."""
+
+    call: Call
+    logprob: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finish:
+    """The end of a turn. `reused_tokens` ids of the prompt were kept from earlier turns; `note` says why not more."""
+
+    reason: Literal["stop", "tool_calls", "length"]
+    usage: Usage
+    reused_tokens: int = 0
+    note: str = ""
+
+
+ChatEvent = ThinkDelta | TextDelta | Call | BadCall | PrefillProgress | Candidate | Finish

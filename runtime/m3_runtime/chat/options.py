@@ -1,0 +1,52 @@
+"""How one turn is to be answered."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from m3_runtime.chat.template import Thinking
+from m3_runtime.request import SamplingParams
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """How to answer one turn. ValueError if a value makes no sense.
+
+    `tool_choice`: "" the model decides, "none" no call, "required" some call, else the name of the tool to call, once.
+    `fixed_arguments` limits parameters of the named tool to the given values. `candidates` > 1 asks for that many
+    alternative single calls, found by beam search, which neither samples nor uses a seed.
+    """
+
+    max_tokens: int = 8192
+    temperature: float = 1.0
+    top_p: float = 0.95
+    top_k: int = 40
+    seed: int | None = None
+    thinking: Thinking = "adaptive"
+    tool_choice: str = ""
+    fixed_arguments: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    candidates: int = 1
+
+    def __post_init__(self) -> None:
+        self.sampling(())
+        if self.thinking not in ("enabled", "disabled", "adaptive"):
+            raise ValueError(f"thinking is {self.thinking!r}; use enabled, disabled or adaptive")
+        if not 1 <= self.candidates <= 1000:
+            raise ValueError(f"candidates is {self.candidates}; give a number from 1 to 1000")
+        if self.fixed_arguments and self.tool_choice in ("", "none", "required"):
+            raise ValueError("fixed_arguments needs tool_choice to name the tool")
+        if any(not values for values in self.fixed_arguments.values()):
+            raise ValueError("fixed_arguments has a parameter without values; give at least one")
+        if self.candidates > 1 and self.tool_choice in ("", "none"):
+            raise ValueError("candidates needs tool_choice to be required or the name of a tool")
+
+    def sampling(self, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            seed=self.seed,
+            max_tokens=self.max_tokens,
+            stop_token_ids=stop_token_ids,
+        )

@@ -1,0 +1,188 @@
+"""The server over a real socket: completions, streams, tools, errors, clients that leave."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from m3_runtime.chat.session import ChatEngine
+from m3_runtime.server import create_app, run
+
+Tools = list[dict[str, Any]]
+ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "The test fails."}], "max_tokens": 12, "seed": 1}
+
+
+class Running:
+    """A server in a thread, and the engine behind it."""
+
+    def __init__(self, folder: Path, api_key: str = ""):
+        self.chat = ChatEngine.load(folder, name="tiny", max_context=1024)
+        self.app = create_app(self.chat, api_key=api_key)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        port = int(self.url.rpartition(":")[2])
+        self._server = uvicorn.Server(uvicorn.Config(self.app, host="127.0.0.1", port=port, log_level="error"))
+        self._thread = threading.Thread(target=self._server.run)
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+    def wait_until_idle(self) -> None:
+        """Until no sequence runs and every page is free or kept as a prefix."""
+        pool, tree = self.chat.engine.pool, self.chat.engine.prefix_cache
+        assert tree is not None
+        deadline = time.monotonic() + 10
+        while self.app.state.worker.num_running or pool.num_free + tree.num_pages != pool.num_pages:
+            assert time.monotonic() < deadline, "a sequence was left behind"
+            time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    with Running(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        yield client
+
+
+def _chunks(response: httpx.Response) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def test_models_and_health(client: httpx.Client) -> None:
+    (model,) = client.get("/v1/models").json()["data"]
+    assert (model["id"], model["max_model_len"]) == ("tiny", 1024)
+    assert client.get("/health").json()["status"] == "ok"
+
+
+def test_a_completion_and_its_stream_say_the_same(client: httpx.Client) -> None:
+    whole = client.post("/v1/chat/completions", json={**ASK, "model": "tiny"}).json()
+    (choice,) = whole["choices"]
+    assert whole["object"] == "chat.completion"
+    assert whole["usage"]["completion_tokens"] <= 12
+    body = {**ASK, "stream": True, "stream_options": {"include_usage": True}}
+    with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        chunks = _chunks(response)
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert chunks[-1]["usage"]["total_tokens"] == whole["usage"]["total_tokens"]
+    assert chunks[-2]["choices"][0]["finish_reason"] == choice["finish_reason"]
+    text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks[:-1])
+    assert text == (choice["message"]["content"] or "")
+
+
+def test_a_named_tool_is_called(client: httpx.Client, tools: Tools) -> None:
+    parameters = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+    pick = {"type": "function", "function": {"name": "pick", "parameters": parameters}}
+    choice = {"type": "function", "function": {"name": "pick"}}
+    body = {**ASK, "max_tokens": 400, "tools": [*tools, pick], "tool_choice": choice, "thinking": {"type": "disabled"}}
+    (answer,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+    assert answer["finish_reason"] == "tool_calls"
+    call = answer["message"]["tool_calls"][0]
+    assert call["function"]["name"] == "pick"
+    assert json.loads(call["function"]["arguments"])["n"] in (1, 2)
+    history = [*ASK["messages"], answer["message"], {"role": "tool", "tool_call_id": call["id"], "content": "7"}]
+    body = {**body, "messages": history, "stream": True}
+    with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        deltas = [c["choices"][0]["delta"] for c in _chunks(response)]
+    assert any("tool_calls" in delta for delta in deltas)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "param"),
+    [
+        ({"messages": []}, 400, "messages"),
+        ({"messages": [{"role": "x"}]}, 400, "messages"),
+        ({"messages": [{"role": "user", "content": "a, b! " * 900}]}, 400, "messages"),
+        ({"model": "other"}, 404, "model"),
+        ({"temperature": "hot"}, 400, "temperature"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"max_tokens": 0}, 400, "max_tokens"),
+        ({"n": 2}, 400, "n"),
+        ({"stop": ["x"]}, 400, "stop"),
+        ({"tools": [{"type": "function"}]}, 400, "tools"),
+        ({"tool_choice": "required"}, 400, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, 400, "tool_choice"),
+        ({"stream": "yes"}, 400, "stream"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_requests_name_the_field(
+    client: httpx.Client, change: dict[str, Any], status: int, param: str, stream: bool
+) -> None:
+    response = client.post("/v1/chat/completions", json={**ASK, "stream": stream, **change})
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert error["message"]
+    assert "\n" not in error["message"]
+
+
+def test_bodies_and_paths_that_make_no_sense_get_error_objects(client: httpx.Client) -> None:
+    assert "not JSON" in client.post("/v1/chat/completions", content=b"{").json()["error"]["message"]
+    assert client.post("/v1/chat/completions", json=[1]).status_code == 400
+    assert client.get("/v1/other").status_code == 404
+    assert "error" in client.get("/v1/other").json()
+
+
+def test_a_client_that_leaves_frees_its_sequence(server: Running, client: httpx.Client) -> None:
+    body = {**ASK, "max_tokens": 900, "stream": True, "temperature": 5}
+    with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        next(response.iter_lines())
+    server.wait_until_idle()
+    with pytest.raises(httpx.ReadTimeout):
+        client.post("/v1/chat/completions", json={**body, "stream": False}, timeout=0.02)
+    server.wait_until_idle()
+
+
+def test_many_clients_at_once_get_what_each_would_get_alone(server: Running, client: httpx.Client) -> None:
+    bodies = [
+        {**ASK, "seed": i, "max_tokens": 20, "messages": [{"role": "user", "content": "x" * i}]} for i in range(12)
+    ]
+    alone = [client.post("/v1/chat/completions", json=b).json()["choices"] for b in bodies]
+    found: dict[int, Any] = {}
+
+    def ask(index: int) -> None:
+        found[index] = httpx.post(f"{server.url}/v1/chat/completions", json=bodies[index], timeout=60).json()["choices"]
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(bodies))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[i] for i in range(len(bodies))] == alone
+    server.wait_until_idle()
+
+
+def test_an_api_key_is_asked_for_and_an_open_address_needs_one(folder: Path) -> None:
+    with Running(folder, api_key="secret") as running:
+        assert httpx.get(f"{running.url}/v1/models").status_code == 401
+        assert httpx.post(f"{running.url}/v1/chat/completions", json=ASK).json()["error"]["code"] == "invalid_api_key"
+        headers = {"Authorization": "Bearer secret"}
+        assert httpx.get(f"{running.url}/v1/models", headers=headers).status_code == 200
+        assert httpx.get(f"{running.url}/health").status_code == 200
+        with pytest.raises(ValueError, match="give an API key"):
+            run(running.chat, host="0.0.0.0")
