@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from m3_tools.base import ToolContext, call_tool
 from m3_tools.edit import EditTool
 from m3_tools.edit_line import EditLineTool, edit_line
-from m3_tools.match import near_miss
+from m3_tools.match import find, near_miss
 from m3_tools.text import Text, split_lines
 
 CONTENT = st.one_of(
@@ -176,3 +176,45 @@ def test_hard_links_stay_joined(tmp_path: Path) -> None:
     assert not asyncio.run(call_tool(EditTool(), {"path": "a", "old": "two ", "new": ""}, context)).is_error
     assert (tmp_path / "b").read_text() == "one three\n"
     assert (tmp_path / "a").samefile(tmp_path / "b")
+
+
+WORD = st.sampled_from(["a", "b", "if x:", "return 1", "}", "# é", "x = 'ü'"])
+INDENT = st.sampled_from(["", "    ", "        "])
+
+
+@st.composite
+def degraded_edits(draw: st.DrawFn) -> tuple[list[tuple[str, str]], int, str, str, bool]:
+    """A file of (content, ending) lines, the index of one to change, old and new as a model sends them, and whether
+    they are indented more than the file. They have LF for every ending and no trailing space."""
+    line = st.tuples(INDENT, WORD, st.sampled_from(["", "", " ", "\t"]), st.sampled_from(["\n", "\r\n"]))
+    rows = draw(st.lists(line, min_size=1, max_size=9))
+    first = draw(st.integers(0, len(rows) - 1))
+    last = draw(st.integers(first, len(rows) - 1))
+    changed = draw(st.integers(first, last))
+    shift = draw(st.sampled_from(["", "", "  ", "    "]))
+    sent = [shift + indent + word for indent, word, _, _ in rows[first : last + 1]]
+    new = [*sent[: changed - first], shift + rows[changed][0] + "NEW", *sent[changed - first + 1 :]]
+    return [(i + w + t, e) for i, w, t, e in rows], changed, "\n".join(sent), "\n".join(new), bool(shift)
+
+
+@given(degraded_edits())
+@settings(max_examples=600)
+def test_the_lower_rungs_change_one_line_and_keep_the_bytes_of_the_lines_around_it(
+    case: tuple[list[tuple[str, str]], int, str, str, bool],
+) -> None:
+    rows, changed, old, new, shifted = case
+    source = Text.decode("".join(content + ending for content, ending in rows).encode())
+    bare, wanted = [content.strip() for content, _ in rows], [line.strip() for line in old.split("\n")]
+    places = [i for i in range(len(rows)) if bare[i : i + len(wanted)] == wanted]
+    assume(len(places) == 1)  # else the edit is ambiguous, or stands somewhere else more exactly
+    assume(not (shifted and old in source.text))
+    _, (replacement,) = find(source, old, new)
+    after = source.replace([(replacement.start, replacement.end, replacement.new)]).decode()
+    got = [after[p.start : p.end] + p.ending for p in split_lines(after)]
+    assert len(got) == len(rows)
+    for index, (line, (content, ending)) in enumerate(zip(got, rows, strict=True)):
+        if index == changed:
+            assert line.strip() == "NEW"
+            assert line.endswith("\r\n") == (ending == "\r\n")
+        else:
+            assert line == content + ending

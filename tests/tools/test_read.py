@@ -142,6 +142,13 @@ def test_symbols_of_other_languages(read: Callable[..., ToolResult], context: To
     assert (rows[1].split("|")[0], rows[-1].split("|")[0]) == (f"L{first}", f"L{last}")
 
 
+def test_deeply_nested_code_has_its_definitions(read: Callable[..., ToolResult], context: ToolContext) -> None:
+    (context.root / "deep.py").write_text(
+        "x = " + " + ".join(["1"] * 5000) + "\n\ndef f():\n    return " + "(" * 3000 + ")" * 3000
+    )
+    assert read("deep.py", symbol="f").text.startswith("deep.py (lines 3-4 of 4)")
+
+
 def test_a_long_file_says_how_to_go_on(read: Callable[..., ToolResult], context: ToolContext) -> None:
     (context.root / "long").write_text("".join(f"{i}\n" for i in range(1, 4501)))
     rows = read("long").text.split("\n")

@@ -8,7 +8,7 @@ from pathspec import GitIgnoreSpec
 from pydantic import Field
 
 from m3_tools.base import TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
-from m3_tools.paths import relative_name, resolve_inside
+from m3_tools.paths import printable, relative_name, resolve_inside
 from m3_tools.ripgrep import list_files
 
 MAX_FILES = 1000
@@ -31,13 +31,13 @@ class GlobTool(Tool[GlobArgs]):
     async def run(self, args: GlobArgs, context: ToolContext) -> ToolResult:
         folder = resolve_inside(context.root, args.path)
         if not folder.is_dir():
-            raise ToolError(f"{args.path} is not a folder.")
+            raise ToolError(f"{printable(args.path)} is not a folder.")
         matches = path_matcher(args.pattern)
         files = await list_files(context, folder, include_ignored=args.include_ignored)
         names = [relative_name(context.root, f) for f in files if matches.match_file(f.relative_to(folder).as_posix())]
         if not names:
             hint = "" if args.include_ignored else " (ignored files were not looked at)"
-            return ToolResult(text=f"No file in {args.path} matches {args.pattern}{hint}.")
+            return ToolResult(text=f"No file in {printable(args.path)} matches {printable(args.pattern)}{hint}.")
         more = [f"({len(names) - MAX_FILES:,} more files)"] if len(names) > MAX_FILES else []
         text = "\n".join([*names[:MAX_FILES], *more])
         return ToolResult(text=text, display=(TextBlock(text=text, title=f"{len(names)} files"),))

@@ -131,7 +131,7 @@ def _render(args: GrepArgs, files: dict[str, _File], timed_out: bool) -> str:
     hint = "" if args.include_ignored else " (ignored files were not searched)"
     total = sum(f.num_matches for f in files.values() if not f.binary)
     if not files:
-        return f"No match for {args.pattern!r} in {args.path}{hint}." + (
+        return f"No match for {args.pattern!r} in {printable(args.path)}{hint}." + (
             " The search was stopped; narrow it." if timed_out else ""
         )
     rows: list[str] = []

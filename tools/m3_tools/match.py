@@ -180,12 +180,24 @@ def _merge(
     lines.
     """
     rows: list[tuple[str, str]] = []
-    for tag, i, j, k, m in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    for tag, i, j, k, m in _aligned(old, new):
         if tag == "equal":
             rows += [(file_lines[n], endings[n] if n < len(endings) and endings[n] else ending) for n in range(i, j)]
         else:
             rows += [(adapt(line), endings[i] if i < len(endings) and endings[i] else ending) for line in new[k:m]]
     return "".join(content + end for content, end in rows[:-1]) + (rows[-1][0] if rows else "")
+
+
+def _aligned(old: list[str], new: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    """Opcodes from `old` to `new`. What they share at both ends stays, so that repeated lines keep their places."""
+    shortest = min(len(old), len(new))
+    head = next((n for n in range(shortest) if old[n] != new[n]), shortest)
+    tail = next((n for n in range(shortest - head) if old[-1 - n] != new[-1 - n]), shortest - head)
+    yield "equal", 0, head, 0, head
+    middle = difflib.SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail], autojunk=False)
+    for tag, i, j, k, m in middle.get_opcodes():
+        yield tag, i + head, j + head, k + head, m + head
+    yield "equal", len(old) - tail, len(old), len(new) - tail, len(new)
 
 
 def _ambiguous(source: Text, found: list[Replacement], rung: str) -> str:

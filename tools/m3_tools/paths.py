@@ -52,5 +52,8 @@ def relative_name(root: Path, path: Path) -> str:
 
 def printable(name: str) -> str:
     """A file name on one line and in valid Unicode; what cannot be shown as itself is escaped."""
-    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    try:
+        text = os.fsencode(name).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # no file can have that name; a model may still ask for it
+        text = name
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

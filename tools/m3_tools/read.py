@@ -11,7 +11,7 @@ from pydantic import Field
 from m3_tools.base import TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.files import MAX_EDIT_BYTES, open_regular, remember
 from m3_tools.outline import outline_lines
-from m3_tools.paths import relative_name, resolve_inside
+from m3_tools.paths import printable, relative_name, resolve_inside
 from m3_tools.symbols import Definition, definitions, language_of
 from m3_tools.text import Text, is_binary, shown
 
@@ -87,9 +87,9 @@ def _find(name: str, data: bytes, symbol: str) -> Definition:
         return matches[0]
     if not matches:
         names = ", ".join(d.name for d in found[:40]) or "none"
-        raise ToolError(f"{name} has no definition {symbol}. Its definitions: {names}.")
+        raise ToolError(f"{name} has no definition {printable(symbol)}. Its definitions: {names}.")
     places = "\n".join(f"L{d.signature_line}|{d.name}  (start={d.first_line}, end={d.last_line})" for d in matches)
-    raise ToolError(f"{name} has {len(matches)} definitions {symbol}; read one by its lines:\n{places}")
+    raise ToolError(f"{name} has {len(matches)} definitions {printable(symbol)}; read one by its lines:\n{places}")
 
 
 def _class_outline(name: str, data: bytes, chosen: Definition) -> ToolResult:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from m3_tools.base import CommandBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.output import clean
-from m3_tools.paths import resolve_inside
+from m3_tools.paths import printable, resolve_inside
 from m3_tools.process import ProcessResult, child_environment, run_process
 
 
@@ -35,7 +35,7 @@ class ShellTool(Tool[ShellArgs]):
             raise ToolError("The command holds a NUL character; bash cannot take it.")
         folder = resolve_inside(context.root, args.workdir)
         if not folder.is_dir():
-            raise ToolError(f"workdir {args.workdir} is not a folder of the repository.")
+            raise ToolError(f"workdir {printable(args.workdir)} is not a folder of the repository.")
         environment = child_environment(context.environment)
         shell = shutil.which("bash", path=environment.get("PATH")) or "/bin/sh"
         result = await run_process(

@@ -102,7 +102,7 @@ def language_of(path: str) -> str | None:
 def definitions(path: str, data: bytes) -> list[Definition]:
     """The definitions in the file in order; none if the language is unknown. A file with errors gives what parses."""
     language = language_of(path)
-    return list(_walk(_parse(language, data), language, "", 0)) if language else []
+    return list(_walk(_parse(language, data), language)) if language else []
 
 
 def enclosing(found: list[Definition], line: int) -> Definition | None:
@@ -159,25 +159,28 @@ def _parse(language: str, data: bytes) -> Node:
     return Parser(_language(language)).parse(data if b"\n" in data else data.replace(b"\r", b"\n")).root_node
 
 
-def _walk(parent: Node, language: str, prefix: str, depth: int) -> Iterator[Definition]:
-    for node in parent.named_children:
-        kind = _DEFINITIONS[language].get(node.type)
+def _walk(root: Node, language: str) -> Iterator[Definition]:
+    """Definitions in the order of their text. A stack and not recursion: a long sum alone nests a thousand deep."""
+    kinds = _DEFINITIONS[language]
+    pending = [(child, "", 0) for child in reversed(root.named_children)]
+    while pending:
+        node, prefix, depth = pending.pop()
+        kind = kinds.get(node.type)
         name = _name(node, language) if kind else None
-        if kind is None or name is None:
-            yield from _walk(node, language, prefix, depth)
-            continue
-        full = f"{prefix}.{name}" if prefix else name
-        outer = _with_wrappers(node)
-        yield Definition(
-            name=full,
-            kind="method" if kind == "function" and prefix and _in_type(node) else kind,
-            first_line=outer.start_point.row + 1,
-            last_line=outer.end_point.row + (1 if outer.end_point.column else 0),
-            signature=_signature(node),
-            signature_line=node.start_point.row + 1,
-            depth=depth,
-        )
-        yield from _walk(node, language, full, depth + 1)
+        if kind is not None and name is not None:
+            full = f"{prefix}.{name}" if prefix else name
+            outer = _with_wrappers(node)
+            yield Definition(
+                name=full,
+                kind="method" if kind == "function" and prefix and _in_type(node) else kind,
+                first_line=outer.start_point.row + 1,
+                last_line=outer.end_point.row + (1 if outer.end_point.column else 0),
+                signature=_signature(node),
+                signature_line=node.start_point.row + 1,
+                depth=depth,
+            )
+            prefix, depth = full, depth + 1
+        pending += [(child, prefix, depth) for child in reversed(node.named_children)]
 
 
 def _name(node: Node, language: str) -> str | None:
