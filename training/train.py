@@ -286,7 +286,8 @@ def train(rank: int, world: int, config: TrainConfig, corpus: Corpus, cases: lis
     write(step=step, seconds=round(time.monotonic() - started, 1), final=measure())
     save()
     dist.barrier()
-    os._exit(0)  # the data processes wait on a full queue and would keep the rank alive
+    feed.close()
+    os._exit(0)  # the thread that moves packs ahead waits for ever and would keep the rank alive
 
 
 def main() -> None:
@@ -304,7 +305,7 @@ def main() -> None:
     started = time.monotonic()
     cores = os.cpu_count() or 1
     corpus = build_corpus(config.archive, processes=cores)
-    cases = held_out_set(config.archive, count=2400, processes=cores)
+    cases = held_out_set(count=2400, processes=cores)
     config.out.mkdir(parents=True, exist_ok=True)
     write_record(corpus.records, config.out / "sources.json")
     print(f"{len(corpus.units)} units, {len(cases)} held-out cases in {time.monotonic() - started:.0f} s", flush=True)

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 
 import torch
+
 from m3_model.cache import KVCache
 from m3_model.checkpoint import write_checkpoint
 from m3_model.config import M3Config
 from m3_model.inputs import ModelInputs
 from m3_model.loading import load_decoder
-
 from training.export import is_quantized, released_tensors
 from training.model import Shape, TrainedNano
 from training.write_config import nano_config
