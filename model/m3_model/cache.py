@@ -68,7 +68,9 @@ class KVCache:
 
         A target must not be a source of the same call.
         """
-        source, target = list(sources), list(targets)
+        pairs = list(zip(sources, targets, strict=True))
         for tensor in (self.k_LPSGD, self.v_LPSGD, self.index_k_LPSD):
             slots = tensor[:, :, :tokens]
-            slots[:, target] = slots[:, source]
+            # One copy a page: indexing with all pages at once would gather the sources into a tensor first.
+            for source, target in pairs:
+                slots[:, target].copy_(slots[:, source])

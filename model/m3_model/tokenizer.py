@@ -35,10 +35,8 @@ class Tokenizer:
             {**token, "special": bool(token["special"]) or token["content"].startswith(MARKER_STARTS)}
             for token in data.get("added_tokens", [])
         ]
-        text = json.dumps({**data, "added_tokens": added, "truncation": None, "padding": None})
-        self.inner = tokenizers.Tokenizer.from_str(text)
-        self._plain = tokenizers.Tokenizer.from_str(text)
-        self._plain.encode_special_tokens = True
+        self._text = json.dumps({**data, "added_tokens": added, "truncation": None, "padding": None})
+        self.inner = tokenizers.Tokenizer.from_str(self._text)
         self.special_ids = frozenset(int(token["id"]) for token in added if token["special"])
         self._added = {int(token["id"]): str(token["content"]) for token in added}
         self._bytes: dict[int, bytes] = {}
@@ -65,6 +63,13 @@ class Tokenizer:
     @cached_property
     def _size(self) -> int:
         return 1 + max(self.inner.get_vocab(with_added_tokens=True).values())
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, to which markers are text."""
+        plain = tokenizers.Tokenizer.from_str(self._text)
+        plain.encode_special_tokens = True
+        return plain
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Ids of a text; markers in it become their ids if `special`, and are spelt out as text if not."""

@@ -90,7 +90,7 @@ def run_chunks(decoder: Decoder, token_ids: Sequence[int], sizes: Sequence[int],
     num_pages = -(-len(token_ids) // config.block_size)
     order = torch.randperm(num_pages, generator=torch.Generator().manual_seed(3)).tolist()
     pages = [page + 1 for page in order] if scatter else list(range(num_pages))
-    cache = KVCache.zeros(config, num_pages + 1)
+    cache = KVCache.zeros(config, num_pages + 1, dtype=decoder.dtype)
     out, start = [], 0
     for size in sizes:
         inputs = ModelInputs.build(

@@ -18,6 +18,7 @@ from m3_model.loading import load_decoder
 from m3_model.quantization import dequantize, quantize
 from m3_model.random_checkpoint import random_tensors, tiny_config, write_random_checkpoint
 
+DTYPES = (torch.float32, torch.bfloat16)
 SMALL_BLOCKS = {"block_size": 16, "top_k_blocks": 3}
 EXPERT = "language_model.model.layers.1.block_sparse_moe.experts.2.w1.weight"
 ROUTER = "language_model.model.layers.1.block_sparse_moe.gate.weight"
@@ -100,6 +101,17 @@ def test_the_router_stays_float32_in_a_16_bit_model(tmp_path: Path) -> None:
     router = decoder.layers[1].mlp.router  # type: ignore[union-attr]
     assert (router.gate_EC.dtype, router.bias_E.dtype) == (torch.float32, torch.float32)
     assert decoder.layers[1].attention.projection_XC.dtype == torch.bfloat16
+
+
+def test_a_16_bit_model_is_near_the_exact_one(tmp_path: Path, run: Any) -> None:
+    """Same bfloat16 weights; activations and cache are rounded in one of the two. With all experts in use, since
+    rounding may flip the choice of an expert."""
+    config = tiny_config(tie_word_embeddings=True, num_experts=2)
+    write_random_checkpoint(tmp_path, config)
+    ids = run.tokens(60, config)
+    exact, rounded = (run.chunks(load_decoder(tmp_path, dtype=d), ids, [40] + [1] * 20) for d in DTYPES)
+    assert rounded.dtype == torch.float32
+    assert (rounded - exact).norm() < 0.03 * exact.norm()
 
 
 def test_image_towers_beside_the_text_model_are_accepted(tmp_path: Path) -> None:
