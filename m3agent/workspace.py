@@ -20,6 +20,9 @@ from m3agent.settings import Settings
 ROOM_FOR_REPOSITORY = 32_000
 """A window smaller than this holds no repository beside the work."""
 
+NANO_TOOLS = ("read", "grep", "edit_line", "test")
+"""The tools that the embedded model was trained with; it gets these and no others."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workspace:
@@ -60,7 +63,9 @@ async def open_workspace(
     context = ToolContext(
         root=repo.resolve(), spill_dir=outputs.spill_dir, environment=dict(settings.command_environment)
     )
-    return Workspace(conversation=conversation, tools=tuple(all_tools()), context=context)
+    known = all_tools()
+    tools = tuple(tool for tool in known if tool.name in NANO_TOOLS) if info.is_nano else known
+    return Workspace(conversation=conversation, tools=tools, context=context)
 
 
 def _in_view(prefix: Prefix) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import click
 
 from m3agent.commands.options import model_option
@@ -22,14 +25,17 @@ def command(model: str | None, host: str, port: int) -> int:
     if settings.model.startswith(("http://", "https://", "scripted:")):
         raise M3Error(f"{settings.model} is not a local model: give nano or a checkpoint folder")
     try:
-        from m3_runtime.chat.session import ChatEngine
-
         from m3_runtime import server
+        from m3_runtime.chat.session import ChatEngine
     except ImportError as error:
         raise ModelUnavailable(f"serving needs the extra: pip install 'm3-agent[serve]' ({error})") from error
     try:
-        engine = ChatEngine.load(settings.model)
+        engine = ChatEngine.load(settings.model if settings.model == "nano" else Path(settings.model).expanduser())
     except (ValueError, OSError, RuntimeError, KeyError) as error:
         raise ModelUnavailable(f"{settings.model} cannot be loaded: {error}") from error
-    server.run(engine, host, port, settings.api_key)
+    print(f"m3: {engine.name} answers at http://{host}:{port}/v1 (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    try:
+        server.run(engine, host=host, port=port, api_key=settings.api_key)
+    except ValueError as error:
+        raise M3Error(f"{error}; M3_API_KEY sets it") from error
     return 0

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from m3_tools.base import ToolSpec
 from m3agent.llm.protocol import (
@@ -30,7 +30,9 @@ from m3agent.llm.wire import message_to_chat
 from m3agent.messages import Message, ToolCall
 
 if TYPE_CHECKING:
-    from m3_runtime.chat.session import Call, ChatEngine, ChatEvent
+    from m3_runtime.chat.events import ChatEvent
+    from m3_runtime.chat.parser import Call
+    from m3_runtime.chat.session import ChatEngine
 
 
 class InProcessModel:
@@ -112,7 +114,7 @@ class InProcessModel:
 def _start(
     engine: ChatEngine, messages: Sequence[Message], tools: Sequence[ToolSpec], options: Options
 ) -> Generator[ChatEvent, None, None]:
-    from m3_runtime.chat.session import ChatOptions
+    from m3_runtime.chat.options import ChatOptions
 
     chat_options = ChatOptions(
         max_tokens=options.max_tokens,
@@ -126,37 +128,34 @@ def _start(
         candidates=options.candidates,
     )
     chat = [message_to_chat(message, "template") for message in messages]
-    return engine.stream(chat, [tool.to_openai() for tool in tools], chat_options)
+    stream = engine.stream(chat, [tool.to_openai() for tool in tools], chat_options)
+    return cast("Generator[ChatEvent, None, None]", stream)
 
 
 def _translate(event: ChatEvent) -> ModelEvent:
     """The engine's event in the words of the seam. Errors: BadReply for a call that does not parse."""
-    from m3_runtime.chat import session as runtime
+    from m3_runtime.chat import events, parser
 
     match event:
-        case runtime.ThinkDelta(text=text):
+        case parser.ThinkDelta(text=text):
             return ThinkDelta(text=text)
-        case runtime.TextDelta(text=text):
+        case parser.TextDelta(text=text):
             return TextDelta(text=text)
-        case runtime.PrefillProgress():
-            return PrefillProgress(done_tokens=event.done_tokens, total_tokens=event.total_tokens)
-        case runtime.Call():
+        case parser.Call():
             return ToolCallReady(call=_call(event))
-        case runtime.Candidate():
-            return CandidateReady(call=_call(event.call), score=event.logprob)
-        case runtime.Finish():
-            usage = event.usage
-            return Finished(
-                reason=event.reason,
-                usage=Usage(
-                    prompt_tokens=usage.prompt_tokens,
-                    cached_tokens=usage.cached_tokens,
-                    completion_tokens=usage.completion_tokens,
-                ),
-            )
-        case runtime.BadCall():
+        case parser.BadCall():
             raise BadReply(f"the model wrote a call that does not parse: {event.problem}")
-    raise AssertionError(f"unknown event {event!r}")
+        case events.PrefillProgress():
+            return PrefillProgress(done_tokens=event.done_tokens, total_tokens=event.total_tokens)
+        case events.Candidate():
+            return CandidateReady(call=_call(event.call), score=event.logprob)
+        case events.Finish(reason=reason, usage=usage):
+            counts = Usage(
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                completion_tokens=usage.completion_tokens,
+            )
+            return Finished(reason=reason, usage=counts)
 
 
 def _call(call: Call) -> ToolCall:
