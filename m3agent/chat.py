@@ -115,6 +115,7 @@ class Chat:
                 await self._command(line)
             elif line.strip():
                 await self._say(line)
+            self._out.view.close()
             line = await self._lines.read(f"{self._mode}> ")
 
     async def _say(self, text: str) -> None:

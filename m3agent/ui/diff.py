@@ -12,7 +12,8 @@ from m3agent.ui.clean import clean
 
 MAX_DIFF_LINES = 80
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
-_SIGNS = {"+": ("green", "on #0d2818"), "-": ("red", "on #30100f"), " ": ("dim", "")}
+_SIGNS = {"+": "bold green", "-": "bold red", " ": "dim"}
+"""Styles of number and sign. The code has no background: one that fits dark terminals hides text on light ones."""
 
 
 def diff_text(path: str, diff: str) -> Text:
@@ -40,12 +41,7 @@ def diff_text(path: str, diff: str) -> Text:
 
 
 def _row(path: str, number: int, sign: str, code: str) -> Text:
-    style, background = _SIGNS[sign]
-    row = Text(f"{number:>4} ", "dim").append(f"{sign} ", style)
-    highlighted = _highlight(_lexer(path, ""), clean(code[:500]))
-    if background:
-        highlighted.stylize(background)
-    return row.append_text(highlighted)
+    return Text(f"{number:>4} {sign} ", _SIGNS[sign]).append_text(_highlight(_lexer(path, ""), clean(code[:500])))
 
 
 @functools.lru_cache(maxsize=64)

@@ -20,6 +20,8 @@ from m3agent.events import (
     AnswerText,
     CandidateTried,
     Event,
+    MessageAdded,
+    Notice,
     PhaseEnded,
     PhaseStarted,
     Prefill,
@@ -109,12 +111,13 @@ class TerminalView:
                 self._candidates.append(event)
             case RunEnded():
                 self.close()
+                self._calls.clear()
                 self._print(render(event))
                 if event.summary.strip() and event.summary.strip() != self._answer.strip():
                     self._print(Padding(plain_text(event.summary), (0, 0, 0, 2), expand=False))
             case _:
                 self._print(render(event))
-        if not isinstance(event, RunStarted | RunEnded):
+        if not isinstance(event, RunStarted | RunEnded | Notice | MessageAdded):
             self._draw()
 
     def close(self) -> None:
@@ -122,7 +125,6 @@ class TerminalView:
         self._print_answer(self._blocks.finish())
         self._end_thought()
         self._print_candidates()
-        self._calls.clear()
         self._now("")
         if self._live is not None:
             self._live.stop()

@@ -114,7 +114,7 @@ def test_a_chat_asks_before_it_changes_anything(start: Start, repo: Path, tmp_pa
         assistant("Changed now."),
     )
     screen = start("chat", "--model", model, folder=repo)
-    screen.wait_for("ask>")
+    assert "works" not in screen.wait_for("ask>")
     screen.type("repair it")
     screen.press("Enter")
     shown = screen.wait_for("run it?")
@@ -128,7 +128,7 @@ def test_a_chat_asks_before_it_changes_anything(start: Start, repo: Path, tmp_pa
     screen.wait_for("run it?", times=2)
     screen.type("y")
     screen.press("Enter")
-    screen.wait_for("Changed now.")
+    assert "✓ edit sums.py" in screen.wait_for("Changed now.")
     assert "a + b" in (repo / "sums.py").read_text()
     screen.type("/undo")
     screen.press("Enter")
