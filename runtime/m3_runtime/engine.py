@@ -26,7 +26,7 @@ from m3_runtime.sampling import mask_logits, sample
 from m3_runtime.scheduler import Scheduler
 from m3_runtime.score import score
 from m3_runtime.search import search
-from m3_runtime.sequence import Sequence
+from m3_runtime.sequence import Sequence, take_opening
 
 
 class Engine:
@@ -60,12 +60,11 @@ class Engine:
         """Queue a request and return its id. Raises PromptTooLong, or ValueError for an empty prompt or unknown ids."""
         self._check(request)
         sequence = Sequence(next(self._ids), request, PageTable(self.pool, self._cache))
-        if sequence.matcher is not None:
-            # What the grammar forces right away is read together with the prompt, but it is part of the answer.
-            forced = sequence.matcher.forced()[: request.sampling.max_tokens - 1]
-            sequence.matcher.consume(forced)
-            sequence.token_ids += forced
-            sequence.unreported = tuple(forced)
+        # What the grammar forces right away is read together with the prompt, but it is part of the answer.
+        room = min(request.sampling.max_tokens, self.config.max_context - len(request.prompt))
+        forced = take_opening(sequence.matcher, room - 1)
+        sequence.token_ids += forced
+        sequence.unreported = tuple(forced)
         self._sequences[sequence.id] = sequence
         self._scheduler.waiting.append(sequence)
         return sequence.id

@@ -15,7 +15,7 @@ from m3_model.cache import KVCache
 from m3_runtime.config import PAGE_TOKENS, pages_for
 
 
-class OutOfPages(Exception):
+class OutOfPages(RuntimeError):
     """No page is free and nothing can be evicted."""
 
 

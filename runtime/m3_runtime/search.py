@@ -17,6 +17,7 @@ from m3_runtime.prefix_cache import PrefixCache
 from m3_runtime.request import Hypothesis, Matcher, PrefillProgress, Request
 from m3_runtime.runner import Chunk, Runner
 from m3_runtime.sampling import mask_logits
+from m3_runtime.sequence import take_opening
 from m3_runtime.shared_prompt import SharedPrompt, Slots
 
 
@@ -50,9 +51,7 @@ def search(
     if not 1 <= width <= 1000:
         raise ValueError(f"width is {width}; give a number from 1 to 1000")
     matcher = request.grammar.copy() if request.grammar is not None else None
-    forced = matcher.forced()[:max_tokens] if matcher is not None else []
-    if matcher is not None:
-        matcher.consume(forced)
+    forced = take_opening(matcher, max_tokens - 1)
     shared = SharedPrompt(runner, pool, [*request.prompt, *forced])
     try:
         yield from shared.read(prefix_cache, config)

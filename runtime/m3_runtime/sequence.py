@@ -6,7 +6,25 @@ import copy
 import random
 
 from m3_runtime.pages import PageTable
-from m3_runtime.request import FinishReason, Request, SamplingParams
+from m3_runtime.request import FinishReason, Matcher, Request, SamplingParams
+
+
+def take_opening(matcher: Matcher | None, limit: int) -> list[int]:
+    """Consume what the grammar forces at the start, at most `limit` tokens, and return it.
+
+    The last token of an answer is never taken here, even if all of it is forced: it goes the way of a sampled token,
+    which is where a sequence ends.
+    """
+    if matcher is None:
+        return []
+    forced = matcher.forced()
+    probe = matcher.copy()
+    probe.consume(forced)
+    if probe.is_complete():
+        forced = forced[:-1]
+    forced = forced[: max(limit, 0)]
+    matcher.consume(forced)
+    return forced
 
 
 class Sequence:

@@ -135,6 +135,22 @@ def test_senseless_options_are_named(options: dict[str, Any], problem: str) -> N
         ChatOptions(**options)
 
 
+@pytest.mark.parametrize("candidates", [1, 5])
+def test_a_call_without_any_choice_comes_out_as_the_grammar_says(
+    chat: ChatEngine, tools: Tools, candidates: int
+) -> None:
+    values = {"path": "a.py", "action": "insert", "line": "L3|", "text": "    pass\n<x>"}
+    fixed = {name: [value] for name, value in values.items()}
+    options = ChatOptions(
+        tool_choice="edit_line", thinking="disabled", fixed_arguments=fixed, candidates=candidates, seed=0
+    )
+    events = list(chat.stream(START, tools, options))
+    calls = [e.call if isinstance(e, Candidate) else e for e in events if isinstance(e, Call | Candidate)]
+    assert [call.arguments for call in calls] == [values]
+    assert [e.logprob for e in events if isinstance(e, Candidate)] == ([0.0] if candidates > 1 else [])
+    assert _finish(events).reason == "tool_calls"
+
+
 def test_prompts_that_cannot_be_answered_are_refused(chat: ChatEngine) -> None:
     with pytest.raises(PromptTooLong, match="window holds 1024"):
         list(chat.stream([{"role": "user", "content": "x, y! " * 900}]))

@@ -11,6 +11,7 @@ from typing import Any
 from m3_runtime.chat.events import ChatEvent, Finish
 from m3_runtime.chat.options import ChatOptions
 from m3_runtime.chat.session import ChatEngine, Turn
+from m3_runtime.request import Output
 
 
 class Job:
@@ -76,11 +77,7 @@ class Worker:
                 self._fail_all(error)
                 continue
             for output in outputs:
-                job, turn = self._running[output.request_id]
-                for event in turn.feed(output):
-                    job.post(event)
-                    if isinstance(event, Finish):
-                        del self._running[output.request_id]
+                self._deliver(output)
 
     def _take_jobs(self) -> bool:
         """Admit what has arrived; waits if there is nothing else to do. False when the worker must end."""
@@ -98,6 +95,20 @@ class Worker:
                 self._running[self._chat.engine.add(turn.request)] = (job, turn)
             except Exception as error:  # the edge of the thread: whoever asked gets the error
                 job.post(error)
+
+    def _deliver(self, output: Output) -> None:
+        job, turn = self._running[output.request_id]
+        try:
+            events = turn.feed(output)
+        except Exception as error:  # the edge of the thread: this answer fails, the others go on
+            self._chat.engine.cancel(output.request_id)
+            del self._running[output.request_id]
+            job.post(error)
+            return
+        for event in events:
+            job.post(event)
+        if events and isinstance(events[-1], Finish):
+            del self._running[output.request_id]
 
     def _drop_cancelled(self) -> None:
         for request_id in [i for i, (job, _) in self._running.items() if job.cancelled]:
