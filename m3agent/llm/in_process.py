@@ -67,6 +67,8 @@ class InProcessModel:
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], options: Options
     ) -> AsyncIterator[ModelEvent]:
+        from m3_runtime.chat.parser import BadCall
+
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[ChatEvent | None] = asyncio.Queue()
         closed = threading.Event()
@@ -92,8 +94,15 @@ class InProcessModel:
 
         work = loop.run_in_executor(self._thread, compute)
         try:
+            problem = ""
             while (event := await arrived.get()) is not None:
-                yield _translate(event)
+                if isinstance(event, BadCall):
+                    problem = event.problem
+                    continue
+                translated = _translate(event)
+                if isinstance(translated, Finished) and problem and translated.reason != "length":
+                    raise BadReply(f"the model wrote a call that does not parse: {problem}")
+                yield translated
             try:
                 await work
             except ValueError as error:
@@ -133,7 +142,7 @@ def _start(
 
 
 def _translate(event: ChatEvent) -> ModelEvent:
-    """The engine's event in the words of the seam. Errors: BadReply for a call that does not parse."""
+    """The engine's event in the words of the seam; a call that does not parse has none."""
     from m3_runtime.chat import events, parser
 
     match event:
@@ -143,8 +152,6 @@ def _translate(event: ChatEvent) -> ModelEvent:
             return TextDelta(text=text)
         case parser.Call():
             return ToolCallReady(call=_call(event))
-        case parser.BadCall():
-            raise BadReply(f"the model wrote a call that does not parse: {event.problem}")
         case events.PrefillProgress():
             return PrefillProgress(done_tokens=event.done_tokens, total_tokens=event.total_tokens)
         case events.Candidate():
@@ -156,6 +163,7 @@ def _translate(event: ChatEvent) -> ModelEvent:
                 completion_tokens=usage.completion_tokens,
             )
             return Finished(reason=reason, usage=counts)
+    raise AssertionError(f"{event!r} is no event of the seam")
 
 
 def _call(call: Call) -> ToolCall:
