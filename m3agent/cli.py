@@ -18,6 +18,7 @@ COMMANDS = {
     "chat": "Talk with the model in this repository.",
     "run": "Do one task; nothing is asked.",
     "fix": "Repair a bug from an issue, and prove it with the tests.",
+    "issue": "Keep an issue in the repository, to work on it offline.",
     "models": "List and show the models on this machine.",
     "sessions": "List, show, export and remove past sessions.",
     "replay": "Show a past session again, as it looked.",
@@ -33,10 +34,10 @@ class LazyCommands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"m3agent.commands.{name}").command
+        command: click.Command = importlib.import_module(f"m3agent.commands.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -55,7 +55,8 @@ class _Stop(Exception):
 
     def __init__(self, outcome: Outcome, detail: str):
         super().__init__(detail)
-        self.outcome, self.detail = outcome, detail
+        self.outcome: Outcome = outcome
+        self.detail = detail
 
 
 async def run_loop(
@@ -107,7 +108,8 @@ class _Loop:
         approve: Approver | None,
     ):
         self.model, self.conversation, self.context, self.sink = model, conversation, context, sink
-        self.options, self.budget, self.mode, self.approve = options, budget, mode, approve
+        self.options, self.budget, self.approve = options, budget, approve
+        self.mode: Mode = mode
         self.tools = {tool.name: tool for tool in tools}
         self.specs = [tool_spec(tool) for tool in tools]
         self.text = ""

@@ -12,6 +12,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 MAX_FILE_BYTES = 256_000
+NEVER_COMMITTED = 1 << 62
+"""Later than any commit: what was changed or added since then stands last."""
 SECRET_NAMES = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "id_rsa*", "id_ed25519*", "id_ecdsa*",
     ".netrc", ".npmrc", ".pypirc", ".git-credentials", "credentials", "credentials.*", "secrets.*", "*.tfstate",
@@ -55,7 +57,7 @@ def source_files(root: Path) -> SourceFiles:
     added since come last, because they are the ones that change again. Without git everything counts as changed.
     """
     paths = git_files(root)
-    times = commit_times(root) if paths is not None else {}
+    times: dict[str, int] = commit_times(root) if paths is not None else {}
     found: list[SourceFile] = []
     left_out: Counter[str] = Counter()
     for path in sorted(set(_walk(root) if paths is None else paths)):
@@ -63,7 +65,7 @@ def source_files(root: Path) -> SourceFiles:
         if text is None:
             left_out[reason] += 1
         else:
-            found.append(SourceFile(path=path, text=text, changed=times.get(path, 2**62)))
+            found.append(SourceFile(path=path, text=text, changed=times.get(path, NEVER_COMMITTED)))
     found.sort(key=lambda file: (file.changed, file.path))
     return SourceFiles(files=tuple(found), left_out=left_out)
 
