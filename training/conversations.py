@@ -37,7 +37,7 @@ class DataSettings:
     """What the examples are like; shares are probabilities."""
 
     max_tokens: int = 1536
-    full_form: float = 0.4
+    full_form: float = 0.25
     two_edits: float = 0.1
     drop_docstring: float = 0.48
     plain_requests: float = 0.03

@@ -44,7 +44,7 @@ class TrainConfig:
     archive: Path | None = None
     """Carried sources, read beside the installed packages; None reads the installed ones alone."""
     minutes: float = 20.0
-    tokens_per_step: int = 131_072
+    tokens_per_step: int = 65_536
     """Per GPU."""
     muon_lr: float = 0.02
     adam_lr: float = 2e-3
