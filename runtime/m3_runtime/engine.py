@@ -69,10 +69,6 @@ class Engine:
         self._scheduler.waiting.append(sequence)
         return sequence.id
 
-    def cached_tokens(self, request_id: int) -> int:
-        """Prompt tokens of a live request that were in the cache before it began."""
-        return self._sequences[request_id].cached_tokens
-
     def cancel(self, request_id: int) -> None:
         """Stop a request and free its pages; unknown and finished ids are ignored."""
         sequence = self._sequences.pop(request_id, None)
@@ -178,7 +174,7 @@ class Engine:
             request_id=sequence.id,
             done_tokens=min(sequence.table.num_tokens, sequence.num_prompt_tokens),
             total_tokens=sequence.num_prompt_tokens,
-            cached_tokens=sequence.cached_tokens,
+            cached_tokens=sequence.cached_tokens or 0,
         )
 
     def _advance(self, sequence: Sequence, token_id: int) -> TokenOutput:

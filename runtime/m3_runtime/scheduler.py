@@ -52,6 +52,7 @@ class Scheduler:
                 # One token at least must be computed: its logits are wanted.
                 pages = self.prefix_cache.match(sequence.token_ids[: len(sequence.token_ids) - 1])
                 sequence.table.adopt(pages)
+            if sequence.cached_tokens is None:
                 sequence.cached_tokens = min(sequence.table.num_tokens, sequence.num_prompt_tokens)
             self.running.append(self.waiting.pop(0))
 

@@ -41,7 +41,8 @@ class Sequence:
         self.sampling: SamplingParams = request.sampling
         self.matcher = request.grammar.copy() if request.grammar is not None else None
         self.table = table
-        self.cached_tokens = 0
+        self.cached_tokens: int | None = None
+        """Prompt tokens that were in the cache when it first ran; None before that."""
         self.random = random.Random(request.sampling.seed)
         self.finish_reason: FinishReason | None = None
         self.unreported: tuple[int, ...] = ()

@@ -117,6 +117,18 @@ def test_without_a_call_allowed_the_namespace_token_is_forbidden(
     assert tokenizer.token_id("]<]minimax[>[") not in _allowed(matcher)
 
 
+def test_beams_do_not_think_and_a_single_demanded_call_may(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, tools: Tools
+) -> None:
+    start = tokenizer.token_id("<mm:think>")
+    for choice in ("required", "edit_line"):
+        free = compiler.compile(tools, thinking="adaptive", tool_choice=choice)
+        assert set(_allowed(free)) == {start, tokenizer.token_id("</mm:think>")}
+        bound = compiler.compile(tools, thinking="adaptive", tool_choice=choice, single=True, may_think=False)
+        forced = bound.forced() or _allowed(bound)
+        assert forced[0] == tokenizer.token_id("</mm:think>")
+
+
 def test_copies_go_their_own_ways(compiler: GrammarCompiler, tokenizer: Tokenizer, tools: Tools) -> None:
     matcher = compiler.compile(tools[:1], thinking="disabled", tool_choice="edit_line")
     matcher.consume(matcher.forced())

@@ -111,6 +111,14 @@ def test_a_named_tool_is_called(client: httpx.Client, tools: Tools) -> None:
     assert any("tool_calls" in delta for delta in deltas)
 
 
+def test_a_call_that_is_cut_off_leaks_no_markup(client: httpx.Client, tools: Tools) -> None:
+    choice = {"type": "function", "function": {"name": "edit_line"}}
+    body = {**ASK, "max_tokens": 6, "tools": tools, "tool_choice": choice, "thinking": {"type": "disabled"}}
+    (answer,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+    assert answer["finish_reason"] == "length"
+    assert answer["message"] == {"role": "assistant", "content": None}
+
+
 @pytest.mark.parametrize(
     ("change", "status", "param"),
     [

@@ -67,15 +67,22 @@ class GrammarCompiler:
         tool_choice: str = "",
         fixed_arguments: Mapping[str, Sequence[str]] | None = None,
         single: bool = False,
+        may_think: bool = True,
     ) -> GrammarMatcher:
         """The start state of an answer's grammar.
 
         `tools` are OpenAI-style; `thinking` is the mode that the prompt ends with. `tool_choice` "" leaves open whether
         there is a call, "required" demands one, a name demands that tool, whose parameters in `fixed_arguments` take
-        only the given values. `single` allows one call only. ValueError for an unknown tool or parameter.
+        only the given values. `single` allows one call only; without `may_think` adaptive means no reasoning.
+        ValueError for an unknown tool or parameter.
         """
         text = self._lark.answer(
-            tools, thinking=thinking, tool_choice=tool_choice, fixed_arguments=fixed_arguments or {}, single=single
+            tools,
+            thinking=thinking,
+            tool_choice=tool_choice,
+            fixed_arguments=fixed_arguments or {},
+            single=single,
+            may_think=may_think,
         )
         if text not in self._compiled:
             matcher = llguidance.LLMatcher(self._inner, llguidance.LLMatcher.grammar_from_lark(text), log_level=0)

@@ -33,6 +33,7 @@ class LarkBuilder:
         tool_choice: str,
         fixed_arguments: Mapping[str, Sequence[str]],
         single: bool,
+        may_think: bool,
     ) -> str:
         """The whole grammar; see GrammarCompiler.compile."""
         rules = _Rules(self, fixed_arguments)
@@ -50,13 +51,13 @@ class LarkBuilder:
         block += f" ({' | '.join(calls)}){'' if single else '+'} " + self.literal(f"{NAMESPACE}{CALLS_END}")
         forced = tool_choice != ""
         text = "" if forced else "TEXT "
+        start, end = self.literal(THINK_START), self.literal(THINK_END)
+        adaptive = f"({start} TEXT {end} | {end})" if may_think else end
         opening = {
-            "enabled": f"TEXT {self.literal(THINK_END)} {text}",
+            "enabled": f"TEXT {end} {text}",
             "disabled": text,
-            # With a call demanded there is nothing to think about aloud: the call follows at once.
-            "adaptive": f"{self.literal(THINK_END)} "
-            if forced
-            else f"({self.literal(THINK_START)} TEXT {self.literal(THINK_END)} | {self.literal(THINK_END)})? {text}",
+            # Before a demanded call the mark must come; before text a model may forget it.
+            "adaptive": f"{adaptive}{'' if forced else '?'} {text}",
         }[thinking]
         body = opening + (block if forced else f"({block})?" if calls else "")
         return f"start: {body} <[{self._end}]>\n" + "\n".join(rules.lines) + _TERMINALS

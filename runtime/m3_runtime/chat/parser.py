@@ -45,6 +45,8 @@ class BadCall:
 
     text: str
     problem: str
+    cut_off: bool = False
+    """Whether the answer ended before the call did; the call may have been fine."""
 
 
 ParserEvent = ThinkDelta | TextDelta | Call | BadCall
@@ -178,7 +180,7 @@ class AnswerParser:
             close = re.search(re.escape(self._mark) + r"\s*</invoke\s*>", stripped[start.end() :])
             if close is None:
                 if final:
-                    self._give_up(events, stripped, "the answer ended inside the call")
+                    self._give_up(events, stripped, "the answer ended inside the call", cut_off=True)
                 return False
             body = stripped[start.end() : start.end() + close.start()]
             written = stripped[: start.end() + close.end()]
@@ -187,7 +189,7 @@ class AnswerParser:
             return True
         if _may_continue(stripped, self._mark):
             if final:
-                self._give_up(events, stripped, "the answer ended inside the call block")
+                self._give_up(events, stripped, "the answer ended inside the call block", cut_off=True)
             return False
         # Skip what does not belong here, up to the next tag.
         problem = "a call block holds something that is not a call"
@@ -200,8 +202,8 @@ class AnswerParser:
         self._buffer = stripped[place:]
         return True
 
-    def _give_up(self, events: list[ParserEvent], text: str, problem: str) -> None:
-        events.append(BadCall(text=self._shown(text), problem=problem))
+    def _give_up(self, events: list[ParserEvent], text: str, problem: str, *, cut_off: bool = False) -> None:
+        events.append(BadCall(text=self._shown(text), problem=problem, cut_off=cut_off))
         self._buffer, self._state = "", "text"
 
     def _shown(self, text: str) -> str:

@@ -200,4 +200,6 @@ class ChatEngine:
             tool_choice="" if options.tool_choice == "none" else options.tool_choice,
             fixed_arguments=options.fixed_arguments,
             single=options.candidates > 1 or options.tool_choice not in ("", "none", "required"),
+            # Beams are to differ in their calls; reasoning of their own would fill them instead.
+            may_think=options.candidates == 1,
         )

@@ -160,8 +160,11 @@ class CompletionWriter:
         return {**self._head("chat.completion"), "choices": [choice], "usage": usage_json(self._finish.usage)}
 
     def _delta(self, event: ChatEvent) -> dict[str, Any]:
-        if isinstance(event, TextDelta | BadCall):
-            return {"content": event.text}  # a call that does not parse is text to the client, never a call
+        if isinstance(event, BadCall):
+            # A call that does not parse is text to the client, never a call; of a call cut off the finish reason tells.
+            return {} if event.cut_off else {"content": event.text}
+        if isinstance(event, TextDelta):
+            return {"content": event.text}
         if isinstance(event, ThinkDelta):
             return {"reasoning_content": event.text}
         if isinstance(event, Call):
