@@ -46,8 +46,8 @@ def render(event: Event) -> RenderableType | None:
         case RunStarted():
             return run_started(event)
         case PhaseStarted():
-            line = Text.assemble(("▸ ", "cyan"), (one_line(event.name), "bold"))
-            return _with_details(line, event.detail)
+            line = _with_details(Text(one_line(event.name), "bold"), event.detail)
+            return marked("▸", "cyan", line, indent=0)
         case PhaseEnded():
             return marked("▪", "cyan", _with_details(Text(one_line(event.summary)), seconds(event.duration_s)))
         case ToolEnded():
@@ -65,16 +65,15 @@ def render(event: Event) -> RenderableType | None:
 def run_started(event: RunStarted) -> RenderableType:
     head = Text.assemble(("m3 ", "bold cyan"), (one_line(event.command), "bold"), ("  ", ""))
     head.append(f"{one_line(event.model)} · {one_line(event.repo)}", "dim")
-    return Group(head, Text("  " + one_line(event.task, 300))) if event.task.strip() else head
+    return Group(head, marked("", "", Text(one_line(event.task)), indent=0)) if event.task.strip() else head
 
 
 def run_ended(event: RunEnded) -> RenderableType:
     style = "bold green" if event.exit_code == 0 else "bold yellow"
     mark = "✓" if event.exit_code == 0 else "✗"
-    line = Text.assemble((f"{mark} {one_line(event.outcome)}", style))
-    return _with_details(
-        line, seconds(event.duration_s), "" if event.exit_code == 0 else f"exit code {event.exit_code}"
-    )
+    code = "" if event.exit_code == 0 else f"exit code {event.exit_code}"
+    line = _with_details(Text(one_line(event.outcome), style), seconds(event.duration_s), code)
+    return marked(mark, style, line, indent=0)
 
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> Text:
@@ -85,7 +84,7 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> Text:
         if values.get(key) not in (None, "", []):
             value = values[key]
             shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            text.append(" " + one_line(shown, 120), "default")
+            text.append(" " + one_line(shown.removesuffix("|") if key == "line" else shown, 120), "default")
         values.pop(key, None)
     for key in ("start", "end", "glob", "url"):
         if values.get(key) not in (None, ""):
@@ -138,7 +137,7 @@ def candidate_line(event: CandidateTried) -> RenderableType:
     return marked(mark, style, _with_details(line, words, one_line(event.detail, 80), seconds(event.duration_s)))
 
 
-def turn_line(event: TurnEnded) -> Text:
+def turn_line(event: TurnEnded) -> RenderableType | None:
     """What a turn cost: tokens read and how many of them were cached, tokens written and how fast."""
     facts = []
     if event.prompt_tokens:
@@ -148,7 +147,7 @@ def turn_line(event: TurnEnded) -> Text:
         facts.append(f"{event.completion_tokens:,} out")
     if event.completion_tokens > 1 and event.duration_s > 0.05:
         facts.append(f"{event.completion_tokens / event.duration_s:.0f}/s")
-    return Text("    " + " · ".join(facts), "dim") if facts else Text("")
+    return marked("", "", Text(" · ".join(facts), "dim")) if facts else None
 
 
 def excerpt(text: str, limit: int = MAX_OUTPUT_LINES, style: str = "dim") -> Text:
@@ -161,12 +160,12 @@ def excerpt(text: str, limit: int = MAX_OUTPUT_LINES, style: str = "dim") -> Tex
     return Text("\n".join(lines), style)
 
 
-def marked(mark: str, style: str, text: Text) -> RenderableType:
+def marked(mark: str, style: str, text: Text, *, indent: int = 2) -> RenderableType:
     """A line behind a mark; where it wraps, it goes on below its own beginning."""
     line = Table.grid()
-    line.add_column(width=INDENT)
+    line.add_column(width=indent + 2)
     line.add_column(overflow="fold")
-    line.add_row(Text(f"  {mark}", style), text)
+    line.add_row(Text(" " * indent + mark, style), text)
     return line
 
 

@@ -96,7 +96,7 @@ class TerminalView:
             case TurnEnded():
                 self._end_thought()
                 self._print_answer(self._blocks.finish())
-                self._print(line) if (line := turn_line(event)) else None
+                self._print(turn_line(event))
                 self._now("")
             case ToolStarted():
                 self._calls[event.call_id] = event
@@ -155,7 +155,11 @@ class TerminalView:
         if failed:
             counts = {v: sum(c.verdict == v for c in failed) for v in dict.fromkeys(c.verdict for c in failed)}
             words = ", ".join(f"{n} {verdict.replace('_', ' ')}" for verdict, n in counts.items())
-            self._print(marked("✗", "red", Text(f"{len(failed)} candidates did not work: {words}", "dim")))
+            self._print(
+                marked(
+                    "✗", "red", Text(f"{len(failed)} candidate{'s' * (len(failed) > 1)} did not work: {words}", "dim")
+                )
+            )
         for candidate in self._candidates:
             if candidate.verdict == "fixed":
                 self._print(candidate_line(candidate))

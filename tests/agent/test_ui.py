@@ -258,4 +258,4 @@ def test_nothing_that_moves_reaches_a_pipe() -> None:
     assert "\x1b" not in text
     assert "\r" not in text
     assert all(line == line.rstrip() for line in text.split("\n"))
-    assert "edit_line inventory/stock.py L40| replace" in text
+    assert "edit_line inventory/stock.py L40 replace" in text
