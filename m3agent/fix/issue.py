@@ -94,13 +94,18 @@ def visible_text(text: str) -> tuple[str, list[str]]:
     """The text as a reader of the page sees it, and one line for each kind of thing that was taken out."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff")
     notes: list[str] = []
-    shown, comments = _COMMENT.subn("", text)
+    # Cf: zero-width, bidirectional and tag characters; Cc: control characters; Co and Cn: characters without a meaning.
+    kept = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cf", "Cc", "Co", "Cn", "Cs"))
+    if len(kept) != len(text):
+        notes.append(f"hidden text was taken out of the issue: {len(text) - len(kept)} invisible character(s)")
+    comments = 0
+    for _ in range(10):  # taking one out can make another of what stood around it
+        kept, count = _COMMENT.subn("", kept)
+        comments += count
+    if "<!--" in kept:
+        kept, comments = kept[: kept.index("<!--")], comments + 1
     if comments:
         notes.append(f"hidden text was taken out of the issue: {comments} HTML comment(s)")
-    # Cf: zero-width, bidirectional and tag characters; Cc: control characters; Co and Cn: characters without a meaning.
-    kept = "".join(c for c in shown if c in "\n\t" or unicodedata.category(c) not in ("Cf", "Cc", "Co", "Cn", "Cs"))
-    if len(kept) != len(shown):
-        notes.append(f"hidden text was taken out of the issue: {len(shown) - len(kept)} invisible character(s)")
     return kept, notes
 
 

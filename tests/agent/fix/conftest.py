@@ -105,10 +105,21 @@ def tree_hash(folder: Path) -> str:
 
 def make_repository(folder: Path) -> Path:
     """Turn the folder into a git repository with one commit."""
-    identity = ["-c", "user.name=T", "-c", "user.email=t@localhost"]
-    for arguments in (["init", "-q", "-b", "main"], ["add", "-A"], [*identity, "commit", "-q", "-m", "first"]):
-        subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True)
+    subprocess.run(["git", "init", "-q", "-b", "main"], cwd=folder, check=True)
+    commit_all(folder)
     return folder
+
+
+def commit_all(folder: Path, message: str = "a commit") -> None:
+    identity = ["-c", "user.name=T", "-c", "user.email=t@localhost"]
+    for arguments in (["add", "-A"], [*identity, "commit", "-q", "-m", message]):
+        subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def commit() -> Callable[[Path], None]:
+    """Commit everything in a repository."""
+    return commit_all
 
 
 @pytest.fixture

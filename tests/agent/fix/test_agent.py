@@ -1,0 +1,99 @@
+"""`fix` with the agent strategy: a model that works freely, and a proof that it cannot influence."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from m3agent.events import MessageAdded, Notice
+from m3agent.exits import Exit
+from m3agent.llm.scripted import ScriptedModel
+from m3agent.messages import Message, ToolCall, assistant
+
+Run = Callable[..., Any]
+
+
+def call(name: str, number: int = 1, **arguments: Any) -> Message:
+    return assistant(calls=(ToolCall(id=f"{name}-{number}", name=name, arguments=arguments),))
+
+
+def edit(old: str, new: str, path: str = "shop/stock.py") -> Message:
+    return call("edit", path=path, old=old, new=new)
+
+
+READ = call("read", path="shop/stock.py")
+RIGHT = edit("level < limit", "level <= limit")
+
+
+def test_a_free_run_is_proven_by_the_program(shop: Path, fix: Run) -> None:
+    model = ScriptedModel([READ, RIGHT, call("test"), assistant("The limit itself belongs to the list.")])
+    result = asyncio.run(fix(shop, model))
+    assert result.code == Exit.OK, result.summary
+    assert result.report["strategy"] == "agent"
+    assert result.report["tests"]["undone"]["failed"] == 2
+    first = [event.message for event in result.events.events if isinstance(event, MessageAdded)][1].text
+    assert "grants nothing" in first
+    assert "test_at_the_limit" in first
+
+
+def test_a_change_that_is_not_enough_comes_back_with_the_reason(shop: Path, fix: Run) -> None:
+    wrong = edit("level < limit", "level == limit")
+    then = edit("level == limit", "level <= limit")
+    model = ScriptedModel([READ, wrong, assistant("Done."), READ, then, assistant("Now.")])
+    result = asyncio.run(fix(shop, model))
+    assert result.code == Exit.OK, result.summary
+    told = [event.text for event in result.events.events if isinstance(event, Notice)]
+    assert any("not proven" in text and "test_below" in text for text in told)
+
+
+def test_a_claim_without_a_repair_is_not_believed(shop: Path, fix: Run) -> None:
+    wrong = edit("level < limit", "level == limit")
+    model = ScriptedModel([READ, wrong, *[assistant("It is fixed.")] * 3])
+    result = asyncio.run(fix(shop, model))
+    assert (result.code, result.outcome) == (Exit.NOT_FIXED, "not_fixed")
+    assert "do not pass after the change" in result.summary
+
+
+def test_a_weakened_test_does_not_count_and_is_flagged(shop: Path, fix: Run) -> None:
+    test = "tests/test_stock.py"
+    weaker = [
+        call("read", 2, path=test),
+        edit("self.assertTrue(needs_reorder(5, 5))", "pass", test),
+        edit('self.assertEqual(order({"a": 5, "b": 9}, 5), ["a"])', "pass", test),
+    ]
+    result = asyncio.run(fix(shop, ScriptedModel([*weaker, *[assistant("All tests pass.")] * 3])))
+    assert result.code == Exit.NOT_FIXED
+    assert f"touches {test} and removes assertions" in result.report["flags"][0]
+
+
+def test_a_change_of_tests_beside_a_repair_is_flagged_first(shop: Path, fix: Run) -> None:
+    test = "tests/test_stock.py"
+    both = [READ, RIGHT, call("read", 2, path=test), edit("import unittest", "import unittest  # ours", test)]
+    result = asyncio.run(fix(shop, ScriptedModel([*both, assistant("Done.")])))
+    assert result.code == Exit.OK, result.summary
+    assert result.report["flags"] == [f"the change touches {test}; the proof was made with the file as it was"]
+    assert result.summary.splitlines()[1].startswith("Warning: the change touches")
+
+
+def test_no_change_is_no_fix(shop: Path, fix: Run) -> None:
+    result = asyncio.run(fix(shop, ScriptedModel([assistant("This cannot be done.")])))
+    assert result.code == Exit.NOT_FIXED
+    assert "This cannot be done." in result.summary
+
+
+def test_what_needs_an_approval_ends_with_its_own_code(shop: Path, fix: Run) -> None:
+    model = ScriptedModel([call("shell", command="ls"), assistant("I need the shell.")])
+    result = asyncio.run(fix(shop, model))
+    assert (result.code, result.outcome) == (Exit.NEEDS_APPROVAL, "needs_approval")
+
+
+def test_without_tests_the_change_is_kept_as_a_patch_and_called_unverified(shop: Path, fix: Run, commit: Any) -> None:
+    shutil.rmtree(shop / "tests")
+    commit(shop)
+    model = ScriptedModel([READ, RIGHT, assistant("Done.")])
+    result = asyncio.run(fix(shop, model, test_command="", in_place=False))
+    assert (result.code, result.outcome) == (Exit.UNVERIFIED, "unverified")
+    assert "+    return level <= limit" in Path(result.report["delivery"]["patch"]).read_text()
