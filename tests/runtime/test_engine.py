@@ -85,6 +85,16 @@ def test_a_prefix_hit_changes_no_token_and_is_reported(decoder: Decoder) -> None
     assert progress[-1].done_tokens == progress[-1].total_tokens == 300
 
 
+@pytest.mark.parametrize("length", [128, 256])
+def test_a_prompt_that_is_known_to_its_last_token_is_answered_all_the_same(decoder: Decoder, length: int) -> None:
+    engine = _engine(decoder)
+    request = Request(prompt=_prompt(length), sampling=GREEDY)
+    assert _run(engine, request) == _run(engine, request) == [_reference(decoder, _prompt(length), 12)]
+    assert engine.score(_prompt(length), [[5]]) == pytest.approx(
+        _engine(decoder).score(_prompt(length), [[5]]), abs=1e-4
+    )
+
+
 def test_a_longer_prompt_uses_the_pages_of_a_shorter_answered_one(decoder: Decoder) -> None:
     engine = _engine(decoder)
     prompt = _prompt(250)

@@ -14,7 +14,7 @@ from m3_model.inputs import ModelInputs
 from m3_runtime.chat.options import ChatOptions
 from m3_runtime.chat.session import ChatEngine
 from m3_runtime.engine import Engine
-from m3_runtime.request import Request, SamplingParams
+from m3_runtime.request import Matcher, Request, SamplingParams
 from m3_runtime.sampling import mask_logits
 
 Tools = list[dict[str, Any]]
@@ -83,6 +83,53 @@ def test_a_narrow_beam_gives_a_part_of_the_wide_one_best_first(chat: ChatEngine,
         for hypothesis in found:
             assert everything[hypothesis.token_ids] == pytest.approx(hypothesis.logprob, abs=1e-4)
     assert found[0].logprob == pytest.approx(max(everything.values()), abs=1e-4)
+
+
+def _plain_beam(chat: ChatEngine, request: Request, width: int) -> list[tuple[float, tuple[int, ...]]]:
+    """The same search without sharing, forks or pruning: every step computes whole sequences."""
+    runner, vocab = chat.engine.runner, chat.engine.config.vocab_size
+    assert request.grammar is not None
+    live: list[tuple[float, tuple[int, ...], Matcher]] = [(0.0, (), request.grammar.copy())]
+    done: list[tuple[float, tuple[int, ...]]] = []
+    while live:
+        children: list[tuple[float, tuple[int, ...], Matcher]] = []
+        for score, tokens, matcher in live:
+            forced = matcher.forced()
+            matcher.consume(forced)
+            tokens = (*tokens, *forced)
+            if matcher.is_complete():
+                done.append((score, tokens))
+                continue
+            whole = [*request.prompt, *tokens]
+            cache = KVCache.zeros(runner.decoder.config, 12)
+            logits = runner.decoder(ModelInputs.build([whole], [0], [list(range(12))]), cache)
+            row = torch.log_softmax(mask_logits(logits, [matcher], vocab)[0], 0)
+            allowed = row.isfinite().nonzero().flatten().tolist()
+            children += [(score + float(row[token]), (*tokens, token), matcher) for token in allowed]
+        live = []
+        for score, tokens, parent in sorted(children, key=lambda child: -child[0]):
+            matcher = parent.copy()
+            matcher.consume(tokens[-1:])
+            forced = matcher.forced()
+            if not matcher.is_complete() and forced:
+                matcher.consume(forced)
+                tokens = (*tokens, *forced)
+            if matcher.is_complete():
+                done.append((score, tokens))
+            else:
+                live.append((score, tokens, matcher))
+            if len(live) == width:
+                break
+    return sorted(done, reverse=True)[:width]
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_a_beam_equals_the_plain_algorithm(chat: ChatEngine, tools: Tools, width: int) -> None:
+    request = _request(chat, tools)
+    found = chat.engine.search(request, width, 200)
+    plain = _plain_beam(chat, request, width)
+    assert [h.token_ids for h in found] == [tokens for _, tokens in plain]
+    assert [h.logprob for h in found] == pytest.approx([score for score, _ in plain], abs=1e-3)
 
 
 def test_free_text_beams_cross_pages_and_keep_their_own_cache(chat: ChatEngine) -> None:

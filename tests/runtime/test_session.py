@@ -184,6 +184,11 @@ def test_the_ids_of_a_turn_begin_with_the_ids_of_the_turn_before(
         prompt = transcripts.prompt(messages, tools, thinking)
         assert prompt.token_ids[: len(before)] == before
         assert prompt.reused_tokens == len(before)
+        # The kept ids are spelled otherwise than an encoder would, and still say the same (a template does not write
+        # the opening of empty reasoning, which a model may have been given).
+        anew = encoder.encode(messages, tools, thinking=thinking)
+        said = tokenizer.decode(prompt.token_ids).replace("<mm:think></mm:think>", "</mm:think>")
+        assert said == tokenizer.decode(anew)
         # The model spells its answer byte by byte, as no encoder would.
         opening = "" if thinking != "adaptive" else "<mm:think>" if reasoning else "</mm:think>"
         if thinking == "disabled":

@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from m3_runtime.chat.schema import Element, value_of
+from m3_runtime.chat.elements import parse_elements
+from m3_runtime.chat.schema import value_of
 from m3_runtime.chat.syntax import NAMESPACE, THINK_END, THINK_START
 
 _TOKEN = "\ufdd0"
 """Stands for the namespace token in the buffer: a code point that is reserved for such internal use."""
-_MAX_DEPTH = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,7 +215,7 @@ class AnswerParser:
             return BadCall(text=self._shown(written), problem="the invoke tag has no name")
         name = next(group for group in named.groups() if group is not None)
         try:
-            parameters = _elements(body, self._mark)
+            parameters = parse_elements(body, self._mark)
         except ValueError as error:
             return BadCall(text=self._shown(written), problem=str(error))
         schema = self._tools.get(name, {})
@@ -226,34 +226,6 @@ class AnswerParser:
                 return BadCall(text=self._shown(written), problem=f"the parameter {parameter.name} is given twice")
             arguments[parameter.name] = value_of(parameter, properties.get(parameter.name, {}), schema)
         return Call(name=name, arguments=arguments)
-
-
-def _elements(body: str, mark: str) -> list[Element]:
-    """The top-level elements of a call's body. ValueError says which tag is wrong."""
-    root = Element("")
-    path: list[tuple[Element, int]] = [(root, 0)]
-    position = 0
-    for tag in re.finditer(re.escape(mark) + r"\s*<(/?)([^<>]+)>", body):
-        element, begin = path[-1]
-        element.text += body[position : tag.start()]
-        closing, name = tag.group(1) == "/", tag.group(2).strip()
-        if not closing:
-            if len(path) > _MAX_DEPTH:
-                raise ValueError(f"the call is nested more than {_MAX_DEPTH} deep")
-            child = Element(name)
-            element.children.append(child)
-            path.append((child, tag.end()))
-        elif len(path) == 1 or element.name != name:
-            raise ValueError(f"</{name}> closes <{element.name or 'invoke'}>")
-        else:
-            element.raw = body[begin : tag.start()].replace(mark, NAMESPACE)
-            path.pop()
-        position = tag.end()
-    if len(path) > 1:
-        raise ValueError(f"<{path[-1][0].name}> is not closed")
-    if (root.text + body[position:]).strip():
-        raise ValueError("there is text between the parameters")
-    return root.children
 
 
 def _first(text: str, markers: tuple[str, ...]) -> tuple[int, str] | None:

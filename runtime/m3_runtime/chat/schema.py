@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from m3_runtime.chat.elements import Element
+
 _INTEGER = re.compile(r"[+-]?\d+")
 ITEM = "item"
 """The tag of an array's elements."""
-
-
-@dataclasses.dataclass
-class Element:
-    """One tag of a call: its own text, and its children in order. `raw` is everything between the tags as written."""
-
-    name: str
-    text: str = ""
-    raw: str = ""
-    children: list[Element] = dataclasses.field(default_factory=list)
 
 
 def resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
