@@ -10,11 +10,11 @@ import dataclasses
 import heapq
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from m3_tools.base import DiffBlock, TestsBlock, ToolContext, ToolResult, call_tool
 from m3_tools.read import ReadTool
-from m3_tools.report import TestReport, compare, failure_lines, report_text
+from m3_tools.report import TestReport, failure_lines, report_text
 from m3agent.budget import Budget
 from m3agent.events import CandidateTried, Notice, PhaseEnded, PhaseStarted, ToolEnded, ToolStarted
 from m3agent.fix.baseline import Baseline
@@ -24,7 +24,7 @@ from m3agent.fix.outcome import Ended
 from m3agent.fix.prompt import issue_text, search_tools
 from m3agent.fix.suite import Suite
 from m3agent.fix.suspects import Suspect, find_suspects
-from m3agent.fix.verify import judged_broken
+from m3agent.fix.trial import Trial, try_change
 from m3agent.fix.worktree import WorkTree
 from m3agent.llm.protocol import BadReply, ContextFull, LanguageModel, Options
 from m3agent.messages import ToolCall, assistant, tool_result, user
@@ -37,8 +37,6 @@ BREADTH = 6
 """So many suspects are read; the fault is among the first few or it is not found at all."""
 MAX_EDIT_TOKENS = 120
 MAX_SENTENCE_TOKENS = 60
-
-Verdict = Literal["fixed", "still_failing", "regressed", "broken"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,13 +198,11 @@ class Search:
         start = time.monotonic()
         file = self.worktree.root / candidate.path
         file.write_bytes(candidate.after)
-        after: TestReport | None = None
-        verdict: Verdict = "broken"
-        detail = "interrupted"
+        trial = Trial(verdict="broken", detail="interrupted")
         try:
-            verdict, detail, after = await self._verdict()
+            trial = await try_change(self.suite, self.baseline)
         finally:
-            if verdict != "fixed":
+            if trial.after is None:
                 file.write_bytes(candidate.before)
             self.tried += 1
             self.sink(
@@ -216,29 +212,12 @@ class Search:
                     score=candidate.proposal.score,
                     path=candidate.path,
                     diff=candidate.diff,
-                    verdict=verdict,
-                    detail=detail,
+                    verdict=trial.verdict,
+                    detail=trial.detail,
                     duration_s=time.monotonic() - start,
                 )
             )
-        return after if verdict == "fixed" else None
-
-    async def _verdict(self) -> tuple[Verdict, str, TestReport | None]:
-        baseline = self.baseline
-        quick = await self.suite.run("candidate", baseline.targets, limit_s=baseline.short_limit_s)
-        if quick.timed_out:
-            return "broken", f"stopped after {baseline.short_limit_s:.0f} s", None
-        if not quick.could_start or quick.collection_errors:
-            return "broken", quick.reason or "the tests cannot be collected", None
-        failing = [i for i in baseline.targets if quick.outcomes.get(i) not in ("passed", "xfailed", "xpassed")]
-        if failing:
-            return "still_failing", f"{len(failing)} of {len(baseline.targets)} still fail", None
-        whole = await self.suite.run("candidate", limit_s=baseline.limit_s)
-        if whole.timed_out or not whole.could_start:
-            return "broken", f"the whole suite did not end within {baseline.limit_s:.0f} s", None
-        if broken := judged_broken(baseline, compare(baseline.report, whole)):
-            return "regressed", f"{len(broken)} tests fail that passed: {broken[0]}", None
-        return "fixed", f"{len(baseline.targets)} failing tests pass", whole
+        return trial.after
 
     async def _tell(self, candidate: Candidate, reads: Sequence[_Read], after: TestReport) -> None:
         """The path that won enters the conversation, and the model has the last word."""

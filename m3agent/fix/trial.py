@@ -1,0 +1,40 @@
+"""One change under test: the targets first, within a short limit, then the whole suite."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from m3_tools.report import TestReport, compare
+from m3agent.fix.baseline import Baseline
+from m3agent.fix.suite import Suite
+from m3agent.fix.verify import judged_broken
+
+Verdict = Literal["fixed", "still_failing", "regressed", "broken"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What the tests said. `after` is the run of the whole suite, given exactly if the verdict is `fixed`."""
+
+    verdict: Verdict
+    detail: str
+    after: TestReport | None = None
+
+
+async def try_change(suite: Suite, baseline: Baseline) -> Trial:
+    """Judge the change that lies in the work tree. This is no proof yet; `verify` makes that."""
+    quick = await suite.run("candidate", baseline.targets, limit_s=baseline.short_limit_s)
+    if quick.timed_out:
+        return Trial(verdict="broken", detail=f"stopped after {baseline.short_limit_s:.0f} s")
+    if not quick.could_start or quick.collection_errors:
+        return Trial(verdict="broken", detail=quick.reason or "the tests cannot be collected")
+    failing = [i for i in baseline.targets if quick.outcomes.get(i) not in ("passed", "xfailed", "xpassed")]
+    if failing:
+        return Trial(verdict="still_failing", detail=f"{len(failing)} of {len(baseline.targets)} still fail")
+    whole = await suite.run("candidate", limit_s=baseline.limit_s)
+    if whole.timed_out or not whole.could_start:
+        return Trial(verdict="broken", detail=f"the whole suite did not end within {baseline.limit_s:.0f} s")
+    if broken := judged_broken(baseline, compare(baseline.report, whole)):
+        return Trial(verdict="regressed", detail=f"{len(broken)} tests fail that passed: {broken[0]}")
+    return Trial(verdict="fixed", detail=f"{len(baseline.targets)} failing tests pass", after=whole)
