@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -22,7 +23,7 @@ MESSAGES = [{"role": "user", "content": "The test fails in inventory/stock.py. "
 FIXED = {
     "path": ["inventory/stock.py", "a.py"],
     "line": [f"L{i}|" for i in (3, 8, 14, 30)],
-    "text": ["return x", "return x + 1", "pass"],
+    "text": ["return x", "return x + 1", "return x + 1 + level"],
 }
 CALL_OPTIONS = ChatOptions(tool_choice="edit_line", thinking="disabled", fixed_arguments=FIXED, candidates=60)
 
@@ -123,9 +124,12 @@ def _plain_beam(chat: ChatEngine, request: Request, width: int) -> list[tuple[fl
     return sorted(done, reverse=True)[:width]
 
 
-@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("width", [1, 2, 4, 9, 20])
 def test_a_beam_equals_the_plain_algorithm(chat: ChatEngine, tools: Tools, width: int) -> None:
-    request = _request(chat, tools)
+    # Answers that end at many different lengths: each text is the beginning of the next.
+    texts = ["x" + " + x" * n for n in range(8)]
+    options = dataclasses.replace(CALL_OPTIONS, fixed_arguments={**FIXED, "path": ["a.py"], "text": texts})
+    request = _request(chat, tools, options)
     found = chat.engine.search(request, width, 200)
     plain = _plain_beam(chat, request, width)
     assert [h.token_ids for h in found] == [tokens for _, tokens in plain]
