@@ -57,6 +57,10 @@ class TrainConfig:
     balance_rate: float = 1e-3
     workers: int = 14
     """Data processes per GPU."""
+    installed: bool = True
+    """Whether the installed packages are read beside the archive."""
+    cases: int = 2400
+    """Held-out cases to judge the model on; 0 judges nothing, which saves a minute."""
     seed: int = 1
     log_every: int = 100
     eval_every_s: float = 180.0
@@ -223,7 +227,7 @@ def train(rank: int, world: int, config: TrainConfig, corpus: Corpus, cases: lis
     def measure() -> dict[str, float]:
         for layer, halves in zip(model.layers, uncompiled, strict=True):
             layer.before, layer.after = halves
-        result = evaluate(model, cases, labels, device) if rank == 0 else {}
+        result = evaluate(model, cases, labels, device) if rank == 0 and cases else {}
         for layer, halves in zip(model.layers, compiled, strict=True):
             layer.before, layer.after = halves
         return result
@@ -297,6 +301,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=TrainConfig.minutes)
     parser.add_argument("--tokens-per-step", type=int, default=TrainConfig.tokens_per_step)
     parser.add_argument("--workers", type=int, default=TrainConfig.workers)
+    parser.add_argument("--decay-share", type=float, default=TrainConfig.decay_share)
+    parser.add_argument("--warmup-steps", type=int, default=TrainConfig.warmup_steps)
+    parser.add_argument("--archive-only", dest="installed", action="store_false")
+    parser.add_argument("--cases", type=int, default=TrainConfig.cases)
     parser.add_argument("--seed", type=int, default=TrainConfig.seed)
     parser.add_argument("--log-every", type=int, default=TrainConfig.log_every)
     parser.add_argument("--start-from", type=Path)
@@ -304,8 +312,8 @@ def main() -> None:
     world = max(1, torch.cuda.device_count())
     started = time.monotonic()
     cores = os.cpu_count() or 1
-    corpus = build_corpus(config.archive, processes=cores)
-    cases = held_out_set(count=2400, processes=cores)
+    corpus = build_corpus(config.archive, processes=cores, installed=config.installed)
+    cases = held_out_set(count=config.cases, processes=cores) if config.cases else []
     config.out.mkdir(parents=True, exist_ok=True)
     write_record(corpus.records, config.out / "sources.json")
     print(f"{len(corpus.units)} units, {len(cases)} held-out cases in {time.monotonic() - started:.0f} s", flush=True)
