@@ -3,8 +3,8 @@
     python -m training.archive            # writes .data/source.tar.xz, about 40 MiB, from the package registry
 
 The packages are named one by one below. Each wheel's own metadata must pass `training.licences`; test code, vendored
-copies, generated code and data tables are left out; a package gives at most its share, by a seeded choice of its modules.
-The archive is made here, read by `training.sources` and never committed.
+copies, generated code and data tables are left out; a package gives at most its share, by a seeded choice of its
+modules. The archive is made here, read by `training.sources` and never committed.
 """
 
 from __future__ import annotations
@@ -27,145 +27,20 @@ from training.licences import allowed_licence
 from training.quality import is_test_path, worth_reading
 from training.sources import MAX_FILE_BYTES, PackageRecord, normalised, usable_package, usable_path
 
-PACKAGES = [
-    "django",
-    "sqlalchemy",
-    "twisted",
-    "celery",
-    "sphinx",
-    "bokeh",
-    "dask",
-    "distributed",
-    "apache-airflow-core",
-    "moto",
-    "nltk",
-    "mypy",
-    "jedi",
-    "parso",
-    "ipython",
-    "tornado",
-    "scrapy",
-    "homeassistant",
-    "yt-dlp",
-    "nova",
-    "neutron",
-    "cinder",
-    "keystone",
-    "ironic",
-    "openstack-heat",
-    "swift",
-    "glance",
-    "manila",
-    "octavia",
-    "mlflow",
-    "ray",
-    "apache-beam",
-    "diffusers",
-    "datasets",
-    "gradio",
-    "langchain-community",
-    "llama-index-core",
-    "pyomo",
-    "astropy",
-    "sunpy",
-    "pymatgen",
-    "nilearn",
-    "mne",
-    "dipy",
-    "nipype",
-    "nibabel",
-    "pydicom",
-    "vispy",
-    "pyqtgraph",
-    "kivy",
-    "arcade",
-    "manim",
-    "cvxpy",
-    "qiskit",
-    "cirq-core",
-    "pennylane",
-    "sktime",
-    "spacy",
-    "prefect",
-    "dagster",
-    "luigi",
-    "great-expectations",
-    "dbt-core",
-    "wagtail",
-    "djangorestframework",
-    "black",
-    "flake8",
-    "bandit",
-    "libcst",
-    "mitmproxy",
-    "gevent",
-    "trio",
-    "streamlink",
-    "reportlab",
-    "openpyxl",
-    "xlsxwriter",
-    "pdfminer-six",
-    "pypdf",
-    "geopandas",
-    "platformio",
-    "conan",
-    "scons",
-    "robotframework",
-    "locust",
-    "selenium",
-    "sanic",
-    "flask",
-    "starlette",
-    "fastapi",
-    "litestar",
-    "falcon",
-    "bottle",
-    "nikola",
-    "mkdocs",
-    "algorithms",
-    "pygorithm",
-    "pyformlang",
-    "galois",
-    "construct",
-    "bitstring",
-    "lark",
-    "ply",
-    "parsimonious",
-    "sqlglot",
-    "sqlparse",
-    "mistune",
-    "markdown2",
-    "babel",
-    "arrow",
-    "pendulum",
-    "dateparser",
-    "holidays",
-    "pint",
-    "uncertainties",
-    "xonsh",
-    "prompt-toolkit",
-    "textual",
-    "cmd2",
-    "docker",
-    "invoke",
-    "pywikibot",
-    "pymongo",
-    "redis",
-    "tortoise-orm",
-    "mongoengine",
-    "marshmallow",
-    "jsonschema",
-    "pyro-ppl",
-    "pymc",
-    "stable-baselines3",
-    "mesa",
-    "simpy",
-    "pybamm",
-    "openmdao",
-    "trimesh",
-    "pyvista",
-    "ezdxf",
-]
+PACKAGES_TEXT = """
+django sqlalchemy twisted celery sphinx bokeh dask distributed apache-airflow-core moto nltk mypy jedi parso
+ipython tornado scrapy homeassistant yt-dlp nova neutron cinder keystone ironic openstack-heat swift glance
+manila octavia mlflow ray apache-beam diffusers datasets gradio langchain-community llama-index-core pyomo
+astropy sunpy pymatgen nilearn mne dipy nipype nibabel pydicom vispy pyqtgraph kivy arcade manim cvxpy qiskit
+cirq-core pennylane sktime spacy prefect dagster luigi great-expectations dbt-core wagtail djangorestframework
+black flake8 bandit libcst mitmproxy gevent trio streamlink reportlab openpyxl xlsxwriter pdfminer-six pypdf
+geopandas platformio conan scons robotframework locust selenium sanic flask starlette fastapi litestar falcon
+bottle nikola mkdocs algorithms pygorithm pyformlang galois construct bitstring lark ply parsimonious sqlglot
+sqlparse mistune markdown2 babel arrow pendulum dateparser holidays pint uncertainties xonsh prompt-toolkit
+textual cmd2 docker invoke pywikibot pymongo redis tortoise-orm mongoengine marshmallow jsonschema pyro-ppl
+pymc stable-baselines3 mesa simpy pybamm openmdao trimesh pyvista ezdxf
+"""
+PACKAGES = PACKAGES_TEXT.split()
 
 PYTHON = "3.13"
 """The Python whose wheels are taken; modules that the training machine's Python cannot parse are skipped there."""
@@ -254,7 +129,8 @@ def within(files: list[tuple[str, str, bytes]], total: int) -> list[tuple[str, s
 
 
 def write_archive(out: Path, records: list[PackageRecord], files: list[tuple[str, str, bytes]]) -> None:
-    """Write `packages.json`, then the modules as `package/path`; times and owners are constant, so a rebuild is equal."""
+    """Write `packages.json`, then the modules as `package/path`; times and owners are constant, so a rebuild is
+    equal."""
     out.parent.mkdir(parents=True, exist_ok=True)
     listing = json.dumps([dataclasses.asdict(r) for r in records]).encode()
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 128 << 20}]

@@ -40,7 +40,8 @@ DEFAULT_MIX: dict[str, float] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Repair:
-    """The edit that undoes a bug: `line` counts from 1 in the buggy source; 0 with `insert` is before its first line."""
+    """The edit that undoes a bug: `line` counts from 1 in the buggy source; 0 with `insert` is before its first
+    line."""
 
     action: Action
     line: int
@@ -51,7 +52,8 @@ class Repair:
 class Bug:
     """A damaged source, the class of the damage, and its repair.
 
-    `first` and `removed`, `added`: from line `first` (0-based) `removed` lines of the original became the `added` lines.
+    `first` and `removed`, `added`: from line `first` (0-based) `removed` lines of the original became the `added`
+    lines.
     """
 
     source: str

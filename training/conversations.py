@@ -1,8 +1,8 @@
 """Training examples: a damaged unit and its repair, as the tool conversation that `m3 fix` has with the model.
 
 The full form is the whole conversation, from the issue to the closing sentence; the short form starts at the code and
-ends with the edit, which is where the hard decisions are. The texts are those of the tools and of `m3agent.fix`; what no
-tool ran (issues, test reports) is made up from true names of the module by `training.wording`.
+ends with the edit, which is where the hard decisions are. The texts are those of the tools and of `m3agent.fix`; what
+no tool ran (issues, test reports) is made up from true names of the module by `training.wording`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class DataSettings:
     drop_docstring: float = 0.48
     plain_requests: float = 0.03
     shifted_labels: float = 0.3
-    """Units whose line numbers are drawn anew from 1 to 999, so that every label is learnt; the others keep their own."""
+    """Units whose line numbers are drawn anew from 1 to 999, so that every label is learnt; the others keep their
+    own."""
     bugs_per_visit: int = 2
     mix: Mapping[str, float] | None = None
 
@@ -57,7 +58,8 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """A unit as it will be shown: its lines with ids where known, the label of its first line, and the file's length."""
+    """A unit as it will be shown: its lines with ids where known, the label of its first line, and the file's
+    length."""
 
     module: Module
     unit: Unit
@@ -153,7 +155,7 @@ def conversation(
             )
         )
         transcript.call("test", {})
-        transcript.result(test_report(rng, shown, bug, error, *counts, neighbours))
+        transcript.result(failing_report(rng, shown, bug, error, *counts, neighbours))
         last = shown.first_label + len(bug.source.split("\n")) - 1
         where = {"symbol": name} if name else {"start": str(shown.first_label), "end": str(last)}
         transcript.call("read", {"path": shown.path, **where})
@@ -193,7 +195,7 @@ def read_result(transcript: Transcript, shown: Shown, bug: Bug) -> None:
     transcript.close_result()
 
 
-def test_report(
+def failing_report(
     rng: random.Random, shown: Shown, bug: Bug, error: str, passed: int, failed: int, neighbours: Sequence[Module] = ()
 ) -> str:
     """A plausible report of the failing tests: ids, frames through true functions, the error, and what ran.
@@ -251,18 +253,8 @@ def test_report(
     return "\n".join(lines)
 
 
-_CASES = [
-    "empty",
-    "one_item",
-    "many_items",
-    "at_the_limit",
-    "default_value",
-    "keeps_order",
-    "twice",
-    "with_names",
-    "raises",
-    "none",
-    "simple",
-    "nested",
-    "basic",
-]
+_CASES_TEXT = """
+empty one_item many_items at_the_limit default_value keeps_order twice with_names raises none simple nested
+basic
+"""
+_CASES = _CASES_TEXT.split()

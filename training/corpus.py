@@ -25,7 +25,8 @@ CHUNK = 64
 
 
 class Module(NamedTuple):
-    """A module's text and its ids; line i has the ids [line_starts[i], line_starts[i + 1] - 1), its newline not counted."""
+    """A module's text and its ids; line i has the ids [line_starts[i], line_starts[i + 1] - 1), its newline not
+    counted."""
 
     package: str
     path: str

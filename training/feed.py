@@ -20,8 +20,8 @@ class Pack:
     """Whole documents side by side: `tokens` and `classes` of the same fixed length, `starts` as attention wants them.
 
     `starts` holds the first position of each document and, last, the length of the pack. What is left over at the end
-    is one more document, of token 0 and class 0. The class of a token weighs its own prediction; a document's first token
-    has class 0.
+    is one more document, of token 0 and class 0. The class of a token weighs its own prediction; a document's first
+    token has class 0.
     """
 
     tokens: NDArray[np.int32]

@@ -123,7 +123,8 @@ def right_line(case: Case, completion: str) -> bool:
 def fixed_rank(case: Case, completions: Sequence[str]) -> int | None:
     """The rank (0 is first) of the first right one among ranked completions; None if there is none.
 
-    What no test run would be spent on takes no rank: no edit, no syntax, the tree of the buggy unit or of an earlier one.
+    What no test run would be spent on takes no rank: no edit, no syntax, the tree of the buggy unit or of an earlier
+    one.
     """
     seen = {tree(case.buggy)}
     rank = 0

@@ -20,8 +20,8 @@ _SHOW = [
     "display the file {p}", "can you show {p}", "look at {p}", "give me the content of {p}", "view {p}",
 ]  # fmt: skip
 _SYMBOL = [
-    "show {f} in {p}", "read {f} from {p}", "open the function {f} of {p}", "let me see {f} ({p})", "show me {f} in {p}",
-    "what does {f} in {p} look like?", "print {f} of {p}",
+    "show {f} in {p}", "read {f} from {p}", "open the function {f} of {p}", "let me see {f} ({p})",
+    "show me {f} in {p}", "what does {f} in {p} look like?", "print {f} of {p}",
 ]  # fmt: skip
 _DEFINED = [
     "where is {f} defined?", "find {f}", "where is {f}?", "find the definition of {f}", "which file defines {f}",

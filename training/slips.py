@@ -9,15 +9,16 @@ from training.syntax import Maker, Parsed, Span
 
 _FAMILIES = [
     "min max", "any all", "sorted reversed list", "append extend add insert", "len sum", "startswith endswith",
-    "strip lstrip rstrip", "upper lower title capitalize", "get pop setdefault", "keys values items", "find index rfind",
-    "split rsplit partition rpartition splitlines", "union intersection difference", "add discard remove", "floor ceil round",
-    "isinstance issubclass", "int float str", "str repr", "encode decode", "read readline readlines", "hasattr getattr",
-    "zip enumerate", "search match fullmatch findall", "join split", "remove pop", "bisect_left bisect_right", "abs int",
-    "isdigit isalpha isalnum isspace", "ljust rjust center", "replace strip", "popleft pop", "appendleft append", "mean sum",
-    "set list tuple", "dict list", "copy deepcopy", "year month day", "hour minute second", "days seconds", "first last",
-    "start end", "width height", "left right", "row col", "x y", "key value", "args kwargs", "rows columns", "prev next",
-    "update setdefault", "argmin argmax", "exists is_file is_dir", "parent name stem suffix", "head tail", "islower isupper",
-    "minimum maximum", "zeros ones", "lower upper", "old new", "src dst", "source target", "begin end", "before after",
+    "strip lstrip rstrip", "upper lower title capitalize", "get pop setdefault", "keys values items",
+    "find index rfind", "split rsplit partition rpartition splitlines", "union intersection difference",
+    "add discard remove", "floor ceil round", "isinstance issubclass", "int float str", "str repr", "encode decode",
+    "read readline readlines", "hasattr getattr", "zip enumerate", "search match fullmatch findall", "join split",
+    "remove pop", "bisect_left bisect_right", "abs int", "isdigit isalpha isalnum isspace", "ljust rjust center",
+    "replace strip", "popleft pop", "appendleft append", "mean sum", "set list tuple", "dict list", "copy deepcopy",
+    "year month day", "hour minute second", "days seconds", "first last", "start end", "width height", "left right",
+    "row col", "x y", "key value", "args kwargs", "rows columns", "prev next", "update setdefault", "argmin argmax",
+    "exists is_file is_dir", "parent name stem suffix", "head tail", "islower isupper", "minimum maximum",
+    "zeros ones", "lower upper", "old new", "src dst", "source target", "begin end", "before after",
 ]  # fmt: skip
 FAMILY: dict[str, list[str]] = {}
 for _row in _FAMILIES:
@@ -30,10 +31,15 @@ _COMPARE = {
 }  # fmt: skip
 _WORD_COMPARE = {ast.Is: (b"is", b"is not"), ast.In: (b"in", b"not in")}
 _ARITHMETIC = {
-    ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+ / **"), ast.Div: ("/", "// *"), ast.FloorDiv: ("//", "/ %"),
-    ast.Mod: ("%", "// /"), ast.Pow: ("**", "*"), ast.BitAnd: ("&", "| ^"), ast.BitOr: ("|", "& ^"), ast.BitXor: ("^", "& |"),
-    ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"),
+    ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+ / **"), ast.Div: ("/", "// *"),
+    ast.FloorDiv: ("//", "/ %"), ast.Mod: ("%", "// /"), ast.Pow: ("**", "*"), ast.BitAnd: ("&", "| ^"),
+    ast.BitOr: ("|", "& ^"), ast.BitXor: ("^", "& |"), ast.LShift: ("<<", ">>"), ast.RShift: (">>", "<<"),
 }  # fmt: skip
+_WRAPPERS = [
+    ("list(", ")"), ("str(", ")"), ("len(", ")"), ("not ", ""), ("-", ""), ("sorted(", ")"), ("int(", ")"),
+    ("abs(", ")"), ("set(", ")"), ("[", "]"), ("(", ",)"), ("", "[0]"), ("", ".strip()"), ("", " + 1"), ("", " - 1"),
+    ("", "()"), ("", "[1:]"),
+]  # fmt: skip
 _EXCEPTIONS = [
     "ValueError",
     "TypeError",
@@ -117,10 +123,10 @@ def comparison(p: Parsed, rng: random.Random) -> Span | None:
         at = rng.randrange(len(node.ops))
         operator, left, right = node.ops[at], operands[at], operands[at + 1]
         if type(operator) in _COMPARE:
-            old, new = _COMPARE[type(operator)]  # type: ignore[index]
+            old, new = _COMPARE[type(operator)]
             span = p.between(left, right, old.encode(), rng.choice(new.split()).encode())
         elif type(operator) in _WORD_COMPARE:
-            plain, negated = _WORD_COMPARE[type(operator)]  # type: ignore[index]
+            plain, negated = _WORD_COMPARE[type(operator)]
             span = p.between(left, right, plain, negated)
         elif isinstance(operator, ast.IsNot):
             span = p.between(left, right, b"is not", b"is")
@@ -137,7 +143,7 @@ def arithmetic(p: Parsed, rng: random.Random) -> Span | None:
         if isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
             continue
         if type(node.op) in _ARITHMETIC:
-            old, new = _ARITHMETIC[type(node.op)]  # type: ignore[index]
+            old, new = _ARITHMETIC[type(node.op)]
             span = p.between(node.left, node.right, old.encode(), rng.choice(new.split()).encode())
             if span is not None:
                 return span
@@ -174,7 +180,7 @@ def assignment(p: Parsed, rng: random.Random) -> Span | None:
     """`+=` for `=` and the other way round, or another augmented operator."""
     for node in p.pick(rng, ast.AugAssign, ast.Assign):
         if isinstance(node, ast.AugAssign) and type(node.op) in _ARITHMETIC:
-            old, new = _ARITHMETIC[type(node.op)]  # type: ignore[index]
+            old, new = _ARITHMETIC[type(node.op)]
             other = rng.choice(["=", f"{new.split()[0]}="])
             return p.between(node.target, node.value, f"{old}=".encode(), other.encode())
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.BinOp | ast.Call):
@@ -326,14 +332,9 @@ def typo(p: Parsed, rng: random.Random) -> Span | None:
         if len(name) < 4:
             continue
         at = rng.randrange(1, len(name) - 1)
-        wrong = rng.choice(
-            [
-                name[:at] + name[at + 1 :],
-                name[:at] + name[at + 1] + name[at] + name[at + 2 :],
-                name[: at + 1] + name[at:],
-            ]
-            + [name[:-1] if name.endswith("s") else name + "s"]
-        )
+        dropped, swapped_two = name[:at] + name[at + 1 :], name[:at] + name[at + 1] + name[at] + name[at + 2 :]
+        plural = name[:-1] if name.endswith("s") else name + "s"
+        wrong = rng.choice([dropped, swapped_two, name[: at + 1] + name[at:], plural])
         if wrong != name:
             return _rename_attribute(p, node, wrong) if isinstance(node, ast.Attribute) else p.replace(node, wrong)
     return None
@@ -348,29 +349,7 @@ def wrapping(p: Parsed, rng: random.Random) -> Span | None:
             parent = p.parents.get(node)
             if isinstance(parent, ast.Call) and parent.func is node:
                 continue
-            before, after = rng.choice(
-                [
-                    ("list(", ")"),
-                    ("str(", ")"),
-                    ("len(", ")"),
-                    ("not ", ""),
-                    ("-", ""),
-                    ("sorted(", ")"),
-                    ("int(", ")"),
-                    ("abs(", ")"),
-                ]
-                + [
-                    ("set(", ")"),
-                    ("[", "]"),
-                    ("(", ",)"),
-                    ("", "[0]"),
-                    ("", ".strip()"),
-                    ("", " + 1"),
-                    ("", " - 1"),
-                    ("", "()"),
-                    ("", "[1:]"),
-                ]
-            )
+            before, after = rng.choice(_WRAPPERS)
             return p.replace(node, before.encode() + p.text(node) + after.encode())
     return None
 

@@ -81,7 +81,7 @@ class Parsed:
 
     def line(self, node: ast.AST) -> int:
         """The 0-based first line of a node in the source."""
-        return node.lineno - 1 - self._first_line  # type: ignore[attr-defined]
+        return int(node.lineno) - 1 - self._first_line  # type: ignore[attr-defined]
 
     def replace(self, node: ast.AST, text: bytes | str) -> Span:
         start, end = self.span(node)

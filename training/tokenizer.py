@@ -2,13 +2,13 @@
 
     python -m training.tokenizer            # reads .data/source.tar.xz, writes model/m3_model/nano/tokenizer.json
 
-Pieces before merging: a word with the space or dot before it, split at underscores (which join the following piece) and at
-camel-case humps; one digit at a time; runs of spaces, the last of which joins the word; punctuation; one newline at a
-time. No piece crosses a line, so the ids of a line do not depend on the lines around it, and a line that an answer
+Pieces before merging: a word with the space or dot before it, split at underscores (which join the following piece) and
+at camel-case humps; one digit at a time; runs of spaces, the last of which joins the word; punctuation; one newline at
+a time. No piece crosses a line, so the ids of a line do not depend on the lines around it, and a line that an answer
 repeats has the ids that it had in the prompt.
 
-M3's markers are `special`: that is the only kind which `Tokenizer.encode_special_tokens` can turn into ordinary text, and
-a file that spells a marker must not become one. Decode with skip_special_tokens=False. Line labels and tags are
+M3's markers are `special`: that is the only kind which `Tokenizer.encode_special_tokens` can turn into ordinary text,
+and a file that spells a marker must not become one. Decode with skip_special_tokens=False. Line labels and tags are
 ordinary added tokens: they stand for the same text wherever they are, so nothing can be forged with them.
 """
 
@@ -31,7 +31,8 @@ SAMPLE_CHARS = 60_000_000
 SEED = 11
 
 PATTERN = (
-    r"[ .]?_{0,2}(?:\p{Lu}?[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{Lu}+(?!\p{Ll}))"  # a word, its hump or its part after an underscore
+    # a word, its hump, or its part after an underscore
+    r"[ .]?_{0,2}(?:\p{Lu}?[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{Lu}+(?!\p{Ll}))"
     r"| ?\p{N}"
     r"| ?_+"
     r"|\r?\n"

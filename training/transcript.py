@@ -1,7 +1,8 @@
 """A conversation in nano's format as token ids, each with its class of loss.
 
-The ids are those of the text that `chat_template.jinja` renders (a test holds the two together). No piece of the tokenizer
-crosses a marker, a label, a tag or a newline, so a conversation can be put together from parts that were encoded before.
+The ids are those of the text that `chat_template.jinja` renders (a test holds the two together). No piece of the
+tokenizer crosses a marker, a label, a tag or a newline, so a conversation can be put together from parts that were
+encoded before.
 """
 
 from __future__ import annotations

@@ -15,17 +15,18 @@ MIN_CHARS = 60
 
 DOWN_WEIGHTED = {"transformers": 0.4, "diffusers": 0.4, "torch-geometric": 0.7, "langchain-community": 0.6, "timm": 0.6}
 UP_WEIGHTED = {
-    "python-stdlib": 1.7, "networkx": 1.7, "sympy": 1.5, "mpmath": 1.7, "scipy": 1.5, "numpy": 1.5, "algorithms": 2.5,
-    "pygorithm": 2.5, "pyformlang": 1.7, "galois": 1.7, "nltk": 1.5, "statsmodels": 1.3, "construct": 1.5, "bitstring": 1.5,
-    "uncertainties": 1.5, "arrow": 1.5, "pendulum": 1.5, "markdown2": 1.5, "simpy": 1.5, "marshmallow": 1.3, "mesa": 1.3,
+    "python-stdlib": 1.7, "networkx": 1.7, "sympy": 1.5, "mpmath": 1.7, "scipy": 1.5, "numpy": 1.5,
+    "algorithms": 2.5, "pygorithm": 2.5, "pyformlang": 1.7, "galois": 1.7, "nltk": 1.5, "statsmodels": 1.3,
+    "construct": 1.5, "bitstring": 1.5, "uncertainties": 1.5, "arrow": 1.5, "pendulum": 1.5, "markdown2": 1.5,
+    "simpy": 1.5, "marshmallow": 1.3, "mesa": 1.3,
 }  # fmt: skip
 
 
 class Unit(NamedTuple):
     """Lines [first, last] of a module, counted from 0.
 
-    `name` is the qualified name, "" for a window; `docstring` its lines as (first, last) or None; `weight` how often the
-    unit is visited relative to others; `digest` identifies its text without white space.
+    `name` is the qualified name, "" for a window; `docstring` its lines as (first, last) or None; `weight` how often
+    the unit is visited relative to others; `digest` identifies its text without white space.
     """
 
     module: int

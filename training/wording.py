@@ -1,6 +1,7 @@
 """The words around a bug: issues as people write them, what a failing test prints, the closing sentence.
 
-Everything is made from names of the code and from the kind of the bug. An issue often says little or nothing, as in life.
+Everything is made from names of the code and from the kind of the bug. An issue often says little or nothing, as in
+life.
 """
 
 from __future__ import annotations
@@ -10,31 +11,38 @@ import re
 from collections.abc import Sequence
 
 _SUBJECTS = [
-    "{f} gives a wrong result", "Wrong result from {f}", "{f} does not work as expected", "{f} is broken", "Bug in {f}",
-    "Problem with {f}", "{f} fails", "{words} is wrong", "{words} does not work", "Unexpected behaviour of {words}",
-    "Something is off with {words}", "Error when using {f}", "{f} misbehaves since the last release", "{f}: wrong value",
-    "Tests fail", "A test fails", "Failing test", "{words}: not what I expected", "Regression in {f}", "{e} in {f}",
-    "I get {e} from {f}", "{module}: {words} is off", "Strange output of {words}", "{words} looks wrong to me",
-    "{f} returns the wrong thing in some cases", "Edge case in {words}", "{words} stopped working", "Cannot use {f} any more",
+    "{f} gives a wrong result", "Wrong result from {f}", "{f} does not work as expected", "{f} is broken",
+    "Bug in {f}", "Problem with {f}", "{f} fails", "{words} is wrong", "{words} does not work",
+    "Unexpected behaviour of {words}", "Something is off with {words}", "Error when using {f}",
+    "{f} misbehaves since the last release", "{f}: wrong value", "Tests fail", "A test fails", "Failing test",
+    "{words}: not what I expected", "Regression in {f}", "{e} in {f}", "I get {e} from {f}",
+    "{module}: {words} is off", "Strange output of {words}", "{words} looks wrong to me",
+    "{f} returns the wrong thing in some cases", "Edge case in {words}", "{words} stopped working",
+    "Cannot use {f} any more",
 ]  # fmt: skip
 _BODIES = [
     "When I call {f}, the result is not what the documentation says.", "It worked in an earlier version.",
     "The tests for {words} fail on my machine.", "Please have a look at {module}.", "I expected {a} but got {b}.",
-    "Expected: {a}\nActual: {b}", "Steps to reproduce: call {f} and look at what comes back.", "It happens every time.",
-    "It only happens for some inputs; others are fine.", "With other arguments it seems to be right.",
-    "Calling {f} raises {e}.", "There is an exception ({e}) where none should be.", "I looked at {module} but did not see why.",
+    "Expected: {a}\nActual: {b}", "Steps to reproduce: call {f} and look at what comes back.",
+    "It happens every time.", "It only happens for some inputs; others are fine.",
+    "With other arguments it seems to be right.", "Calling {f} raises {e}.",
+    "There is an exception ({e}) where none should be.", "I looked at {module} but did not see why.",
     "We noticed this on Monday when the numbers did not add up.", "{words} used to be right, and now it is not.",
-    "I think the mistake is somewhere in {f}.", "Not sure where it comes from, maybe {module}.", "See the failing test.",
-    "The value is off by one in the cases that I tried.", "The wrong branch seems to be taken.", "Something is missing from it.",
-    "One of our customers reported that {words} gives {b} where it should give {a}.", "How can I help to get this fixed?",
-    "Thanks for the project, it is very useful otherwise.", "For empty input it is fine.", "It hits the boundary case, I think.",
+    "I think the mistake is somewhere in {f}.", "Not sure where it comes from, maybe {module}.",
+    "See the failing test.", "The value is off by one in the cases that I tried.",
+    "The wrong branch seems to be taken.", "Something is missing from it.",
+    "One of our customers reported that {words} gives {b} where it should give {a}.",
+    "How can I help to get this fixed?", "Thanks for the project, it is very useful otherwise.",
+    "For empty input it is fine.", "It hits the boundary case, I think.",
     "The same thing happens with the current main branch.", "Python 3.11, Linux.", "This breaks our nightly job.",
-    "An argument seems to be ignored.", "The default does not seem to be used.", "The order is wrong.", "It returns {b}.",
+    "An argument seems to be ignored.", "The default does not seem to be used.", "The order is wrong.",
+    "It returns {b}.",
 ]  # fmt: skip
 
 
 def issue(rng: random.Random, names: Sequence[str], module: str, error: str) -> str:
-    """A user's message: sometimes empty of content, sometimes with names, values or the error. `names[0]` is the function."""
+    """A user's message: sometimes empty of content, sometimes with names, values or the error. `names[0]` is the
+    function."""
     name = names[0] if names and rng.random() < 0.8 else (rng.choice(list(names)) if names else module)
     short = name.rsplit(".", 1)[-1].strip("_") or name
     fields = {
@@ -71,20 +79,23 @@ def _story(rng: random.Random, fields: dict[str, str]) -> str:
 _WHEN = [
     "Every Friday I run this on our list.", "I use the library in a small script.", "We upgraded last week.",
     "I set the limit to {a}.", "In our project we have {a} of them.", "After the import I look at the {words}.",
-    "My colleague showed me how to do this.", "I started with {a} and then added {b}.", "On the command line I typed {a}.",
-    "With the settings of the example,", "Our users enter values such as {a}.", "On 15 May I tried it with {a}.",
+    "My colleague showed me how to do this.", "I started with {a} and then added {b}.",
+    "On the command line I typed {a}.", "With the settings of the example,", "Our users enter values such as {a}.",
+    "On 15 May I tried it with {a}.",
 ]  # fmt: skip
 _WHAT = [
-    "Then I see {b}, not {a}.", "The result was {b}.", "It says {b} where I would expect {a}.", "The last one is left out.",
-    "One of them is missing in the output.", "The first is counted twice.", "Nothing comes back.", "It goes one too far.",
-    "It takes the wrong one of the two.", "It stops too early.", "It ends with {e}.", "The {words} is not what I asked for.",
-    "Some lines stick out by one character.", "It is refused although it should be allowed.", "The sum is too high.",
-    "The order of the two is turned around.", "It also accepts what it should refuse.", "The text has a space too many.",
+    "Then I see {b}, not {a}.", "The result was {b}.", "It says {b} where I would expect {a}.",
+    "The last one is left out.", "One of them is missing in the output.", "The first is counted twice.",
+    "Nothing comes back.", "It goes one too far.", "It takes the wrong one of the two.", "It stops too early.",
+    "It ends with {e}.", "The {words} is not what I asked for.", "Some lines stick out by one character.",
+    "It is refused although it should be allowed.", "The sum is too high.", "The order of the two is turned around.",
+    "It also accepts what it should refuse.", "The text has a space too many.",
 ]  # fmt: skip
 _BUT = [
-    "Everything else is fine.", "With {a} it is right.", "Larger values are right.", "It should be {a}, as the page says.",
-    "That is not what the description promises.", "For a single one it never happens.", "The old version did this well.",
-    "I would expect {a}.", "Short ones are fine, long ones are not.", "I can live with it but it is confusing.",
+    "Everything else is fine.", "With {a} it is right.", "Larger values are right.",
+    "It should be {a}, as the page says.", "That is not what the description promises.",
+    "For a single one it never happens.", "The old version did this well.", "I would expect {a}.",
+    "Short ones are fine, long ones are not.", "I can live with it but it is confusing.",
 ]  # fmt: skip
 
 
@@ -113,54 +124,15 @@ def value(rng: random.Random, depth: int = 0) -> str:
     return "{" + ", ".join(f"{rng.choice(_WORDS)!r}: {item}" for item in items) + "}"
 
 
-_WORDS = [
-    "alpha",
-    "beta",
-    "name",
-    "item",
-    "first",
-    "red",
-    "blue",
-    "size",
-    "total",
-    "path",
-    "user",
-    "node",
-    "key",
-    "left",
-    "right",
-    "open",
-    "value",
-    "text",
-    "line",
-    "page",
-    "data",
-    "file",
-    "month",
-    "day",
-    "hour",
-    "hello",
-    "world",
-    "a",
-    "b",
-    "c",
-    "x",
-    "y",
-    "foo",
-    "bar",
-    "baz",
-    "spam",
-    "egg",
-    "north",
-    "south",
-    "cat",
-    "dog",
-    "apple",
-    "pear",
-]
+_WORDS_TEXT = """
+alpha beta name item first red blue size total path user node key left right open value text line page data
+file month day hour hello world a b c x y foo bar baz spam egg north south cat dog apple pear
+"""
+_WORDS = _WORDS_TEXT.split()
 
 SENTENCES = [
-    "Fixed {f} in {p}; the tests pass.", "The mistake was in {f}: line {n} of {p} is corrected, and all tests pass now.",
+    "Fixed {f} in {p}; the tests pass.",
+    "The mistake was in {f}: line {n} of {p} is corrected, and all tests pass now.",
     "{f} is repaired and the failing test passes.", "I changed line {n} of {p}; all tests pass.",
 ]  # fmt: skip
 
@@ -169,15 +141,21 @@ _CRASHES = {
     "attribute": ["AttributeError", "TypeError"], "family": ["AttributeError", "TypeError"],
     "dropped_argument": ["TypeError", "IndexError", "KeyError"], "dropped_wrapper": ["TypeError", "AttributeError"],
     "dropped_expression": ["TypeError", "AttributeError"], "wrapping": ["TypeError", "AttributeError"],
-    "deleted_line": ["UnboundLocalError", "NameError", "KeyError", "AttributeError"], "index": ["IndexError", "KeyError"],
-    "range": ["IndexError"], "initial_value": ["TypeError", "AttributeError", "NameError"], "swapped": ["TypeError"],
+    "deleted_line": ["UnboundLocalError", "NameError", "KeyError", "AttributeError"],
+    "index": ["IndexError", "KeyError"], "range": ["IndexError"],
+    "initial_value": ["TypeError", "AttributeError", "NameError"], "swapped": ["TypeError"],
     "returned": ["TypeError", "AttributeError"], "dropped_return": ["TypeError", "AttributeError"],
-    "condition": ["TypeError", "KeyError", "AttributeError", "ValueError"], "variable": ["TypeError", "AttributeError"],
-    "dropped_condition": ["TypeError", "KeyError", "IndexError", "ValueError"], "copied": ["TypeError", "AttributeError"],
-    "added_line": ["TypeError", "UnboundLocalError", "AttributeError"], "exception": ["KeyError", "ValueError", "OSError"],
-    "slice": ["IndexError", "ValueError"], "constant": ["IndexError", "ValueError"], "arithmetic": ["TypeError", "IndexError"],
+    "condition": ["TypeError", "KeyError", "AttributeError", "ValueError"],
+    "variable": ["TypeError", "AttributeError"],
+    "dropped_condition": ["TypeError", "KeyError", "IndexError", "ValueError"],
+    "copied": ["TypeError", "AttributeError"], "added_line": ["TypeError", "UnboundLocalError", "AttributeError"],
+    "exception": ["KeyError", "ValueError", "OSError"], "slice": ["IndexError", "ValueError"],
+    "constant": ["IndexError", "ValueError"], "arithmetic": ["TypeError", "IndexError"],
 }  # fmt: skip
-_TYPES = ["int", "str", "list", "dict", "tuple", "NoneType", "float", "bool", "set", "bytes", "function", "generator"]
+_TYPES_TEXT = """
+int str list dict tuple NoneType float bool set bytes function generator
+"""
+_TYPES = _TYPES_TEXT.split()
 
 
 def error_name(rng: random.Random, kind: str) -> str:
