@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -78,3 +79,18 @@ def start(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[...,
     yield begin
     for screen in running:
         screen.close()
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Callable[[str], Path]:
+    """Copies of the example repositories, each a git repository with one commit."""
+
+    def copy(name: str) -> Path:
+        folder = tmp_path / "examples" / name
+        shutil.copytree(ROOT / "examples" / name, folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        identity = ["-c", "user.name=T", "-c", "user.email=t@localhost"]
+        for command in (["init", "-q", "-b", "main"], ["add", "-A"], [*identity, "commit", "-q", "-m", "begin"]):
+            subprocess.run(["git", *command], cwd=folder, check=True)
+        return folder
+
+    return copy
