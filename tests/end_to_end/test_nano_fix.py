@@ -57,7 +57,7 @@ def test_the_process_tells_the_truth_and_leaves_the_original_alone(
     assert (result["model"], result["strategy"]) == ("m3-nano", "search")
     tests = result["tests"]
     assert len(tests["targets"]) == tests["before"]["failed"] == 2
-    assert 1 <= result["candidates"]["tried"] <= result["candidates"]["limit"] == CANDIDATES
+    assert 0 <= result["candidates"]["tried"] <= result["candidates"]["limit"] == CANDIDATES
     assert result["proven"] == (done.returncode == 0)
     if done.returncode == 0:
         assert tests["fixed"] == tests["targets"]
@@ -68,8 +68,7 @@ def test_the_process_tells_the_truth_and_leaves_the_original_alone(
         assert patch.read_text().count("\n+++ ") == len(result["files"]) == 1
         subprocess.run(["git", "apply", "--check", str(patch)], cwd=repository, check=True)
     else:
-        assert not result["diff"]
-        assert result["candidates"]["tried"] == 0 or tests["after"] is None
+        assert not result["delivery"]
 
 
 class Recorded:
@@ -134,7 +133,8 @@ def test_forks_that_go_on_to_the_last_turn_keep_the_ids_of_every_turn(recorded: 
     tools = [tool.to_openai() for tool in search_tools()]
     code = "a.py (lines 1-2 of 2)\nL1|def last(items):\nL2|    return items[len(items)]"
     answers = ["0 passed, 1 failed\nFAILED test_a.py::test_last\nran a.py: last, first", code, "a.py: replaced L2|"]
-    fixed = [{}, {"path": ["a.py"], "symbol": ["last", "first"]}, {"path": ["a.py"], "line": ["L1|", "L2|"]}]
+    edit = {"path": ["a.py"], "line": ["L1|", "L2|"], "text": ["    return items[-1]"]}
+    fixed = [{}, {"path": ["a.py"], "symbol": ["last", "first"]}, edit]
     names = ["test", "read", "edit_line"]
     start: list[dict[str, Any]] = [{"role": "system", "content": "S"}, {"role": "user", "content": "The last item."}]
     conversations = [start]
@@ -165,8 +165,5 @@ def calls(engine: ChatEngine, messages: Messages, tools: Messages, options: Chat
 
 def assistant_message(call: Call) -> dict[str, Any]:
     function = {"name": call.name, "arguments": json.dumps(call.arguments)}
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": call.id, "type": "function", "function": function}],
-    }
+    call_json = {"id": call.id, "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call_json]}
