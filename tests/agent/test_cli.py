@@ -60,7 +60,7 @@ def repair(tmp_path: Path) -> str:
 
 
 def children_cpu_s() -> float:
-    """Processor seconds of all ended children: starting waits for nothing else, and a busy machine changes it little."""
+    """Processor seconds of all ended children: a start waits for nothing else, and a busy machine changes it little."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
