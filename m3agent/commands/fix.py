@@ -19,8 +19,8 @@ from m3agent.signals import run_command
 @click.option("--test", "test_command", default="", metavar="CMD", help="The command that runs the tests.")
 @click.option(
     "--candidates",
-    type=click.IntRange(1, 100),
-    default=50,
+    type=click.IntRange(1, 1000),
+    default=150,
     show_default=True,
     help="Edits that are tried at most (search strategy).",
 )

@@ -66,7 +66,7 @@ async def take_baseline(suite: Suite, issue: Issue) -> Baseline:
         others=others,
         flaky=flaky,
         limit_s=max(20.0, 10 * whole.duration_s),
-        short_limit_s=max(8.0, 8 * whole.duration_s),
+        short_limit_s=max(5.0, 8 * whole.duration_s),
     )
 
 

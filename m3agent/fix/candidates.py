@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from m3agent.messages import ToolCall
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """An edit as the model proposed it. `score` is log P(read this suspect) + log P(this edit | the code)."""
+    """An edit that the model wrote or ranked. `score` is log P(read this suspect) + log P(this edit | the code)."""
 
     suspect: Suspect
     call: ToolCall
     score: float
+    is_mutation: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,8 @@ class Candidate:
     after: bytes
     result: ToolResult
     diff: str
+    meaning: str
+    """What the file then says; two candidates with the same path and meaning are one."""
 
 
 async def make_candidates(proposals: Iterable[Proposal], root: Path, spill_dir: Path) -> list[Candidate]:
@@ -62,7 +66,11 @@ async def make_candidates(proposals: Iterable[Proposal], root: Path, spill_dir: 
             continue
         seen.add(key)
         diff = unified_diff(path, before, after)
-        made.append(Candidate(proposal=proposal, path=path, before=before, after=after, result=result, diff=diff))
+        made.append(
+            Candidate(
+                proposal=proposal, path=path, before=before, after=after, result=result, diff=diff, meaning=key[1]
+            )
+        )
     return made
 
 
@@ -88,7 +96,9 @@ def meaning(path: str, data: bytes) -> str:
     if not path.endswith((".py", ".pyi")):
         return data.decode("utf-8", "surrogateescape")
     try:
-        return ast.dump(ast.parse(data))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a candidate may look odd; that is for the tests to judge
+            return ast.dump(ast.parse(data))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
 

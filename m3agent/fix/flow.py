@@ -42,7 +42,7 @@ class FixRequest:
     repo: Path
     ref: str
     test_command: str = ""
-    candidates: int = 50
+    candidates: int = 150
     """Edits that are tried at most, in the search strategy."""
     strategy: Strategy = "auto"
     mode: Mode = "edit"

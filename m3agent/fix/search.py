@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from m3agent.events import CandidateTried, Notice, PhaseEnded, PhaseStarted, Too
 from m3agent.fix.baseline import Baseline
 from m3agent.fix.candidates import Candidate, Proposal, line_number, make_candidates, touches_run_code
 from m3agent.fix.issue import Issue
+from m3agent.fix.mutations import mutations
 from m3agent.fix.outcome import Ended
 from m3agent.fix.prompt import issue_text, search_tools
 from m3agent.fix.suite import Suite
@@ -35,6 +37,8 @@ from m3agent.turn import Reply, take_turn
 MAX_READ_CANDIDATES = 16
 BREADTH = 6
 """So many suspects are read; the fault is among the first few or it is not found at all."""
+BEAMS = 50
+"""Edits that the model writes of one suspect; each takes a row of every step."""
 MAX_EDIT_TOKENS = 120
 MAX_SENTENCE_TOKENS = 60
 
@@ -49,7 +53,7 @@ class SearchResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Read:
-    """A fork of the conversation in which one suspect was read. `score` is the log-probability of that choice."""
+    """A fork of the conversation in which one suspect was read. `score` is the log of its share of the suspicion."""
 
     suspect: Suspect
     conversation: Conversation
@@ -80,6 +84,7 @@ class Search:
         self.conversation = Conversation(sink)
         self.tried = 0
         self._calls = 0
+        self._load_plugins = True
 
     async def run(self, issue: Issue) -> SearchResult:
         """Find an edit after which the targets pass and nothing else breaks; leave it in the work tree.
@@ -94,6 +99,7 @@ class Search:
             raise Ended("not_fixed", "the failing tests run no code of this repository that could be changed")
         reads = await self._locate(suspects)
         start = self._start("candidates", f"at most {self.max_candidates} edits")
+        self._load_plugins = await self.suite.needs_plugins(self.baseline.report, limit_s=self.baseline.limit_s)
         async for candidate in self._candidates(reads):
             after = await self._try(candidate)
             if after is not None:
@@ -121,7 +127,7 @@ class Search:
         self._answer(call, ToolResult(text=report_text(report), display=(block,)), report.duration_s)
 
     async def _locate(self, suspects: Sequence[Suspect]) -> list[_Read]:
-        """The suspects that the model would read, each in a fork of its own, best first."""
+        """The suspects worth reading, by the model's and the trace's word, each in a fork of its own, best first."""
         start = self._start("locate", f"{len(suspects)} functions ran")
         by_place = {(s.path, s.symbol): s for s in suspects}
         fixed = {
@@ -130,18 +136,19 @@ class Search:
         }
         count = min(MAX_READ_CANDIDATES, max(2, len(suspects)))
         reply = await self._ask(self.conversation, "read", fixed, candidates=count)
-        ranked: dict[tuple[str, str], tuple[ToolCall, float]] = {}
-        for call, score in _scored_calls(reply):
+        calls: dict[tuple[str, str], ToolCall] = {}
+        for call, _ in sorted(_scored_calls(reply), key=lambda scored: -scored[1]):
             place = (str(call.arguments.get("path", "")), str(call.arguments.get("symbol", "")))
             if call.name == "read" and place in by_place:
-                ranked.setdefault(place, (call, score))
+                calls.setdefault(place, call)
         # Suspects that the model did not name stay in reach, behind those that it named.
-        worst = min((score for _, score in ranked.values()), default=0.0)
-        for number, place in enumerate(place for place in by_place if place not in ranked):
-            call = self._own_call("read", {"path": place[0], "symbol": place[1]})
-            ranked[place] = (call, worst - 1.0 - number)
+        for place in by_place:
+            if place not in calls:
+                calls[place] = self._own_call("read", {"path": place[0], "symbol": place[1]})
+        scores = fused_log_shares(list(calls), list(by_place))
         reads = []
-        for place, (call, score) in sorted(ranked.items(), key=lambda item: -item[1][1])[:BREADTH]:
+        for place, score in sorted(scores.items(), key=lambda item: -item[1])[:BREADTH]:
+            call = calls[place]
             context = ToolContext(root=self.worktree.root, spill_dir=self.suite.spill_dir)
             result = await call_tool(ReadTool(), call.arguments, context)
             if result.is_error:
@@ -157,41 +164,55 @@ class Search:
     async def _candidates(self, reads: Sequence[_Read]) -> AsyncIterator[Candidate]:
         """Edits of all suspects, best joint score first; then those of lines that no failing test ran.
 
+        Two sources take turns: mutations in the order in which the model ranks them, and what the model wrote itself.
         An edit can score no better than the choice of its suspect, so a suspect is asked for edits only when its own
         score is the best left. The order is the same as if all had been asked at once.
         """
         waiting = list(reads)
-        ready: list[tuple[float, int, Candidate]] = []
-        unlikely: list[Candidate] = []
-        made = 0
-        while waiting or ready:
-            while waiting and (not ready or waiting[0].score >= -ready[0][0]):
+        written, mutated, unlikely = _Ranked(), _Ranked(), _Ranked()
+        seen: set[tuple[str, str]] = set()
+        turn = 0
+        while True:
+            while waiting and waiting[0].score >= max(written.best, mutated.best):
                 for candidate in await self._propose(waiting.pop(0)):
-                    made += 1
-                    if touches_run_code(candidate.proposal):
-                        heapq.heappush(ready, (-candidate.proposal.score, made, candidate))
-                    else:
-                        unlikely.append(candidate)
-            if ready:
-                yield heapq.heappop(ready)[2]
-        for candidate in sorted(unlikely, key=lambda c: -c.proposal.score):
-            yield candidate
+                    likely = mutated if candidate.proposal.is_mutation else written
+                    (likely if touches_run_code(candidate.proposal) else unlikely).push(candidate)
+            sources = (mutated, written) if turn % 2 == 0 else (written, mutated)
+            source = next((s for s in (*sources, unlikely) if s), None)
+            if source is None:
+                return
+            candidate = source.pop()
+            if (candidate.path, candidate.meaning) not in seen:
+                seen.add((candidate.path, candidate.meaning))
+                turn += 1
+                yield candidate
 
     async def _propose(self, read: _Read) -> list[Candidate]:
-        """What the model would edit in one suspect."""
-        fixed = {"path": [read.suspect.path], "line": _labels(read.text)}
+        """What the model would edit in one suspect, and how it ranks the mutations of it, if it can rank."""
+        suspect = read.suspect
+        labels = _labels(read.text)
+        source = (self.worktree.root / suspect.path).read_bytes()
+        proposed = [m.arguments(suspect.path) for m in mutations(source, suspect) if f"L{m.line}|" in labels]
+        fixed = {"path": [suspect.path], "line": labels}
         try:
-            reply = await self._ask(read.conversation, "edit_line", fixed, candidates=self.max_candidates)
+            reply = await self._ask(
+                read.conversation, "edit_line", fixed, candidates=min(BEAMS, self.max_candidates), proposed=proposed
+            )
         except ContextFull:
-            self.sink(Notice(text=f"{read.suspect.symbol} is too long for the model's window", level="warning"))
+            self.sink(Notice(text=f"{suspect.symbol} is too long for the model's window", level="warning"))
             return []
         proposals: list[Proposal] = []
         for call, score in _scored_calls(reply):
             number = line_number(str(call.arguments.get("line", "")))
-            inside = number is not None and read.suspect.first_line <= number <= read.suspect.last_line
+            inside = number is not None and suspect.first_line <= number <= suspect.last_line
             if call.name == "edit_line" and inside:
-                proposals.append(Proposal(suspect=read.suspect, call=call, score=read.score + score))
-        return await make_candidates(proposals, self.worktree.root, self.suite.spill_dir)
+                proposals.append(Proposal(suspect=suspect, call=call, score=read.score + score))
+        own = {id(c.call) for c in reply.candidates if c.proposed}
+        ranked = [dataclasses.replace(p, is_mutation=True) for p in proposals if id(p.call) in own]
+        made: list[Candidate] = []
+        for group in ([p for p in proposals if id(p.call) not in own], ranked):
+            made += await make_candidates(group, self.worktree.root, self.suite.spill_dir)
+        return made
 
     async def _try(self, candidate: Candidate) -> TestReport | None:
         """Run the tests with the edit in place. The whole suite's report if it holds; else the file is as before."""
@@ -200,7 +221,7 @@ class Search:
         file.write_bytes(candidate.after)
         trial = Trial(verdict="broken", detail="interrupted")
         try:
-            trial = await try_change(self.suite, self.baseline)
+            trial = await try_change(self.suite, self.baseline, load_plugins=self._load_plugins)
         finally:
             if trial.after is None:
                 file.write_bytes(candidate.before)
@@ -246,9 +267,17 @@ class Search:
         return next((call for call, _ in _scored_calls(reply) if call.name == name), None)
 
     async def _ask(
-        self, conversation: Conversation, tool: str, fixed: Mapping[str, Sequence[str]], *, candidates: int
+        self,
+        conversation: Conversation,
+        tool: str,
+        fixed: Mapping[str, Sequence[str]],
+        *,
+        candidates: int,
+        proposed: Sequence[Mapping[str, Any]] = (),
     ) -> Reply:
-        options = dataclasses.replace(self.options, tool_choice=tool, fixed_arguments=fixed, candidates=candidates)
+        options = dataclasses.replace(
+            self.options, tool_choice=tool, fixed_arguments=fixed, candidates=candidates, proposed=proposed
+        )
         return await self._turn(conversation, options)
 
     async def _turn(self, conversation: Conversation, options: Options) -> Reply:
@@ -284,6 +313,42 @@ class Search:
 
     def _end(self, name: str, summary: str, start: float) -> None:
         self.sink(PhaseEnded(name=name, summary=summary, duration_s=time.monotonic() - start))
+
+
+def fused_log_shares(*rankings: Sequence[tuple[str, str]]) -> dict[tuple[str, str], float]:
+    """One weight from several rankings of the same things: the sum of reciprocal ranks, as the logarithm of its share.
+
+    The model's order and that of the tests' trace err in different ways, and neither's scores are probabilities.
+    """
+    weights: dict[tuple[str, str], float] = {}
+    for ranking in rankings:
+        for rank, thing in enumerate(ranking, 1):
+            weights[thing] = weights.get(thing, 0.0) + 1 / rank
+    total = sum(weights.values())
+    return {thing: math.log(weight / total) for thing, weight in weights.items()}
+
+
+class _Ranked:
+    """Candidates, best score first; of equal scores the earlier one."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Candidate]] = []
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    @property
+    def best(self) -> float:
+        """The best score; minus infinity if empty."""
+        return -self._heap[0][0] if self._heap else float("-inf")
+
+    def push(self, candidate: Candidate) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (-candidate.proposal.score, self._count, candidate))
+
+    def pop(self) -> Candidate:
+        return heapq.heappop(self._heap)[2]
 
 
 def _scored_calls(reply: Reply) -> list[tuple[ToolCall, float]]:

@@ -33,7 +33,13 @@ class Suite:
         self._python = find_python(self.origin, self.environment)
 
     async def run(
-        self, name: str, ids: Sequence[str] = (), *, limit_s: float | None = None, trace: bool = False
+        self,
+        name: str,
+        ids: Sequence[str] = (),
+        *,
+        limit_s: float | None = None,
+        trace: bool = False,
+        load_plugins: bool = True,
     ) -> TestReport:
         """Run all tests, or those in `ids`. `name` says what the run was for."""
         report = await run_tests(
@@ -42,6 +48,7 @@ class Suite:
             command=self.command or None,
             timeout_s=limit_s or self.first_limit_s,
             trace=trace,
+            load_plugins=load_plugins,
             python=self._python,
             environment=self.environment,
             spill_dir=self.spill_dir,
@@ -57,6 +64,15 @@ class Suite:
             }
         )
         return report
+
+    async def needs_plugins(self, known: TestReport, *, limit_s: float) -> bool:
+        """Whether any outcome differs without the runner's installed plugins; a run starts several times faster so.
+
+        `known` is a run of the same code with plugins.
+        """
+        bare = await self.run("without plugins", limit_s=limit_s, load_plugins=False)
+        errors = {f.test_id: f.error_type for f in known.failures}
+        return bare.outcomes != known.outcomes or errors != {f.test_id: f.error_type for f in bare.failures}
 
     @property
     def shown_command(self) -> str:

@@ -22,9 +22,12 @@ class Trial:
     after: TestReport | None = None
 
 
-async def try_change(suite: Suite, baseline: Baseline) -> Trial:
-    """Judge the change that lies in the work tree. This is no proof yet; `verify` makes that."""
-    quick = await suite.run("candidate", baseline.targets, limit_s=baseline.short_limit_s)
+async def try_change(suite: Suite, baseline: Baseline, *, load_plugins: bool = True) -> Trial:
+    """Judge the change that lies in the work tree. This is no proof yet; `verify` makes that.
+
+    `load_plugins` False runs the targets without the runner's plugins (see Suite.needs_plugins), never the whole suite.
+    """
+    quick = await suite.run("candidate", baseline.targets, limit_s=baseline.short_limit_s, load_plugins=load_plugins)
     if quick.timed_out:
         return Trial(verdict="broken", detail=f"stopped after {baseline.short_limit_s:.0f} s")
     if not quick.could_start or quick.collection_errors:

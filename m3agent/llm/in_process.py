@@ -135,6 +135,7 @@ def _start(
         tool_choice=options.tool_choice,
         fixed_arguments={name: list(values) for name, values in options.fixed_arguments.items()},
         candidates=options.candidates,
+        proposed=[dict(arguments) for arguments in options.proposed],
     )
     chat = [message_to_chat(message, "template") for message in messages]
     stream = engine.stream(chat, [tool.to_openai() for tool in tools], chat_options)
@@ -155,7 +156,7 @@ def _translate(event: ChatEvent) -> ModelEvent:
         case events.PrefillProgress():
             return PrefillProgress(done_tokens=event.done_tokens, total_tokens=event.total_tokens)
         case events.Candidate():
-            return CandidateReady(call=_call(event.call), score=event.logprob)
+            return CandidateReady(call=_call(event.call), score=event.logprob, proposed=event.proposed)
         case events.Finish(reason=reason, usage=usage):
             counts = Usage(
                 prompt_tokens=usage.prompt_tokens,

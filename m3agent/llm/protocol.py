@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from m3_tools.base import ToolSpec
 from m3agent.messages import Message, ToolCall
@@ -76,10 +76,14 @@ class ToolCallReady:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CandidateReady:
-    """One of several alternative calls for the same turn, best first. `score` is its log-probability (natural log)."""
+    """One of several alternative calls for the same turn, best first. `score` is its log-probability (natural log).
+
+    `proposed` marks the caller's own proposals (`Options.proposed`), which come after the model's, best first as well.
+    """
 
     call: ToolCall
     score: float
+    proposed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,6 +103,8 @@ class Options:
     then holds `CandidateReady` events, best first, and no `ToolCallReady`. `tool_choice` names the one tool that must
     be called ("" leaves the choice to the model). `fixed_arguments` limits a parameter of that tool to the given
     values, in every implementation that can bind the output to a grammar; others may ignore it, so the caller checks.
+    `proposed` holds arguments of further calls of that tool, to be scored beside the model's own candidates; an
+    implementation that cannot score leaves them out.
     """
 
     max_tokens: int = 8192
@@ -110,6 +116,7 @@ class Options:
     tool_choice: str = ""
     fixed_arguments: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     candidates: int = 1
+    proposed: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

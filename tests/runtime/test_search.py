@@ -12,6 +12,7 @@ import torch
 
 from m3_model.cache import KVCache
 from m3_model.inputs import ModelInputs
+from m3_runtime.chat.events import Candidate
 from m3_runtime.chat.options import ChatOptions
 from m3_runtime.chat.session import ChatEngine
 from m3_runtime.engine import Engine
@@ -199,3 +200,23 @@ def test_scores_of_calls_order_them_as_the_model_does(chat: ChatEngine, tools: T
 def test_a_senseless_width_is_refused(chat: ChatEngine, tools: Tools) -> None:
     with pytest.raises(ValueError, match="width is 0"):
         chat.engine.search(_request(chat, tools), 0)
+
+
+def test_proposed_calls_come_after_the_found_ones_scored_best_first(chat: ChatEngine, tools: Tools) -> None:
+    proposed = [{"path": "a.py", "action": "replace", "line": "L1|", "text": text} for text in ("x", "y = 2", "")]
+    options = dataclasses.replace(CALL_OPTIONS, candidates=2, proposed=proposed)
+    found = [event for event in chat.stream(MESSAGES, tools, options) if isinstance(event, Candidate)]
+    own, others = [c for c in found if not c.proposed], [c for c in found if c.proposed]
+    assert found == own + others
+    assert len(own) <= 2
+    arguments = [dict(c.call.arguments) for c in others]
+    assert all(a in arguments or a in [dict(c.call.arguments) for c in own] for a in proposed)
+    assert [c.logprob for c in others] == sorted((c.logprob for c in others), reverse=True)
+    alone = chat.score_calls(MESSAGES, tools, [("edit_line", a) for a in arguments], options)
+    assert [c.logprob for c in others] == pytest.approx(alone, abs=1e-3)
+    assert len({c.call.id for c in found}) == len(found)
+
+
+def test_proposed_calls_need_a_named_tool() -> None:
+    with pytest.raises(ValueError, match="proposed needs"):
+        ChatOptions(candidates=1, proposed=[{}], tool_choice="edit_line")

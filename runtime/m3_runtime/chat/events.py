@@ -27,10 +27,14 @@ class PrefillProgress:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One of several alternative calls, best first; `logprob` as in m3_runtime.request.Hypothesis."""
+    """One of several alternative calls, best first; `logprob` as in m3_runtime.request.Hypothesis.
+
+    `proposed` calls are the caller's, scored over the whole vocabulary; they come after the model's own, best first.
+    """
 
     call: Call
     logprob: float
+    proposed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

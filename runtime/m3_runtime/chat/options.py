@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from m3_runtime.chat.template import Thinking
 from m3_runtime.request import SamplingParams
@@ -15,7 +16,8 @@ class ChatOptions:
 
     `tool_choice`: "" the model decides, "none" no call, "required" some call, else the name of the tool to call, once.
     `fixed_arguments` limits parameters of the named tool to the given values. `candidates` > 1 asks for that many
-    alternative single calls, found by beam search, which neither samples nor uses a seed.
+    alternative single calls, found by beam search, which neither samples nor uses a seed. `proposed` holds arguments of
+    further calls of the named tool, which are scored beside them.
     """
 
     max_tokens: int = 8192
@@ -27,6 +29,7 @@ class ChatOptions:
     tool_choice: str = ""
     fixed_arguments: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     candidates: int = 1
+    proposed: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         self.sampling(())
@@ -40,6 +43,8 @@ class ChatOptions:
             raise ValueError("fixed_arguments has a parameter without values; give at least one")
         if self.candidates > 1 and self.tool_choice in ("", "none"):
             raise ValueError("candidates needs tool_choice to be required or the name of a tool")
+        if self.proposed and (self.candidates == 1 or self.tool_choice in ("", "none", "required")):
+            raise ValueError("proposed needs candidates above 1 and tool_choice to name the tool")
 
     def sampling(self, stop_token_ids: tuple[int, ...]) -> SamplingParams:
         return SamplingParams(

@@ -12,6 +12,7 @@ from m3_runtime.chat.encoding import PromptEncoder
 from m3_runtime.chat.events import Candidate, ChatEvent, Finish, PrefillProgress, Usage
 from m3_runtime.chat.grammar import GrammarCompiler, GrammarMatcher, schema_of
 from m3_runtime.chat.options import ChatOptions
+from m3_runtime.chat.parser import Call
 from m3_runtime.chat.syntax import END_OF_TURN
 from m3_runtime.chat.template import ChatTemplate, normalise
 from m3_runtime.chat.transcript import Prompt, Transcripts
@@ -94,7 +95,7 @@ class ChatEngine:
         options = options or ChatOptions()
         turn = self.prepare(messages, tools, options)
         if options.candidates > 1:
-            yield from self._candidates(turn, tools, options)
+            yield from self._candidates(turn, messages, tools, options)
             return
         outputs = self.engine.stream(turn.request)
         try:
@@ -149,7 +150,13 @@ class ChatEngine:
             continuations.append(self._encoder.encode_rendered(rest))
         return self.engine.score(turn.prompt.token_ids, continuations)
 
-    def _candidates(self, turn: Turn, tools: Sequence[Mapping[str, Any]], options: ChatOptions) -> Iterator[ChatEvent]:
+    def _candidates(
+        self,
+        turn: Turn,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: ChatOptions,
+    ) -> Iterator[ChatEvent]:
         steps = self.engine.iter_search(turn.request, options.candidates)
         cached = 0
         try:
@@ -173,17 +180,37 @@ class ChatEngine:
             if not hypothesis.finished or len(answer.calls) != 1 or answer.has_bad_call:
                 continue
             call = answer.calls[0]
-            written = json.dumps([call.name, call.arguments], sort_keys=True)
+            written = _written(call.name, call.arguments)
             if written in seen:
                 continue  # another spelling of the same call, less likely
             seen.add(written)
             self._transcripts.remember(turn.prompt, answer.message(), answer.token_ids)
             yield Candidate(call=call, logprob=hypothesis.logprob)
+        yield from self._proposed(turn, messages, tools, options, seen)
         usage = Usage(
             prompt_tokens=len(turn.prompt.token_ids), cached_tokens=cached, completion_tokens=completion_tokens
         )
         reason: Literal["tool_calls", "length"] = "tool_calls" if seen else "length"
         yield Finish(reason=reason, usage=usage, reused_tokens=turn.prompt.reused_tokens, note=turn.prompt.note)
+
+    def _proposed(
+        self,
+        turn: Turn,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: ChatOptions,
+        seen: set[str],
+    ) -> Iterator[Candidate]:
+        """The caller's own proposals that the search did not find, best first."""
+        calls = {_written(options.tool_choice, arguments): arguments for arguments in options.proposed}
+        fresh = [arguments for written, arguments in calls.items() if written not in seen]
+        if not fresh:
+            return
+        scores = self.score_calls(messages, tools, [(options.tool_choice, arguments) for arguments in fresh], options)
+        order = sorted(range(len(fresh)), key=lambda i: -scores[i])
+        for number, i in enumerate(order):
+            call = Call(id=f"call_{turn.prompt.key[:12]}_{number}", name=options.tool_choice, arguments=fresh[i])
+            yield Candidate(call=call, logprob=scores[i], proposed=True)
 
     def _answer(self, tools: Sequence[Mapping[str, Any]], options: ChatOptions, prompt: Prompt, number: int) -> Answer:
         schemas = {tool["function"]["name"]: schema_of(tool) for tool in tools}
@@ -203,3 +230,8 @@ class ChatEngine:
             # Beams are to differ in their calls; reasoning of their own would fill them instead.
             may_think=options.candidates == 1,
         )
+
+
+def _written(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as text, the same for the same call."""
+    return json.dumps([name, dict(arguments)], sort_keys=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 from m3agent.events import CandidateTried, MessageAdded, event_from_json, event_to_json
 from m3agent.exits import Exit
-from m3agent.messages import Message
+from m3agent.fix.search import fused_log_shares
+from m3agent.llm.protocol import CandidateReady, Finished, Options
+from m3agent.messages import Message, ToolCall
 
 STOCK = "shop/stock.py"
 REORDER = [(STOCK, "needs_reorder", -0.5), (STOCK, "order", -1.5)]
@@ -111,7 +114,8 @@ def test_wrong_candidates_come_first_and_useless_ones_are_never_run(shop: Path, 
     result = asyncio.run(fix(shop, model))
     assert result.code == Exit.OK, [(event.verdict, event.detail) for event in tried(result)]
     assert [event.verdict for event in tried(result)] == ["still_failing", "regressed", "fixed"]
-    assert [event.score for event in tried(result)] == [-1.5, -1.7, -2.5]
+    scores = [event.score for event in tried(result)]
+    assert [score - scores[0] for score in scores] == pytest.approx([0.0, -0.2, -1.0])
     assert result.report["candidates"]["tried"] == 3
 
 
@@ -214,3 +218,31 @@ def test_a_folder_without_git_is_repaired_in_a_copy(shop: Path, fix: Run, propos
     (shop / ".git").rename(tmp_path / "elsewhere")
     result = asyncio.run(fix(shop, proposing(REORDER, {"needs_reorder": [RIGHT]})))
     assert result.code == Exit.OK, result.summary
+
+
+def test_rankings_are_fused_to_shares_of_one() -> None:
+    first, second, third = ("a.py", "f"), ("a.py", "g"), ("b.py", "h")
+    shares = {
+        thing: math.exp(score) for thing, score in fused_log_shares([first, second], [second, first, third]).items()
+    }
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares[first] == pytest.approx(shares[second])
+    assert shares[third] == min(shares.values())
+
+
+def test_mutations_that_the_model_ranks_take_turns_with_what_it_wrote(shop: Path, fix: Run, proposing: Any) -> None:
+    class Ranking(proposing):  # type: ignore[misc]
+        """Scores every proposal, the right one best, as a local engine would."""
+
+        async def stream(self, messages: Any, tools: Any, options: Options) -> Any:
+            async for event in super().stream(messages, tools, options):
+                if isinstance(event, Finished):
+                    for i, arguments in enumerate(options.proposed):
+                        call = ToolCall(id=f"p{i}", name=options.tool_choice, arguments=arguments)
+                        score = -3.0 if arguments["text"] == RIGHT[2] else -30.0 - i
+                        yield CandidateReady(call=call, score=score, proposed=True)
+                yield event
+
+    result = asyncio.run(fix(shop, Ranking(REORDER, {"needs_reorder": [NEVER]})))
+    assert result.code == Exit.OK
+    assert [event.verdict for event in tried(result)] == ["fixed"]
