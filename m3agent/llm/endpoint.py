@@ -38,6 +38,8 @@ UNKNOWN_CONTEXT_TOKENS = 32_768
 """Assumed when a server does not say how long its window is."""
 DELAYS_S = (0.5, 1.0, 2.0, 4.0)
 """Pauses before a request is tried again while a server is busy or starts up."""
+SEARCH = frozenset({"candidates", "fixed_arguments", "proposed"})
+"""The request fields with which `m3 serve` searches for candidates; its /models names them as `extensions`."""
 MAX_UNANSWERED = 2
 """Where nobody listens at all, a person waits for the answer to a wrong address: fewer tries."""
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -49,8 +51,17 @@ _TOO_LONG = re.compile(
 class EndpointModel:
     """One model of one server. Only ModelError and its children leave it."""
 
-    def __init__(self, client: httpx.AsyncClient, info: ModelInfo, *, model: str, delays_s: Sequence[float] = DELAYS_S):
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        info: ModelInfo,
+        *,
+        model: str,
+        extensions: frozenset[str] = frozenset(),
+        delays_s: Sequence[float] = DELAYS_S,
+    ):
         self._client, self._info, self._model, self._delays_s = client, info, model, tuple(delays_s)
+        self._extensions = extensions
 
     @classmethod
     async def connect(
@@ -82,7 +93,7 @@ class EndpointModel:
                 is_nano=chosen["id"] == "m3-nano",
                 reads_images=chosen["id"] != "m3-nano",
             )
-            return cls(client, info, model=info.name, delays_s=delays_s)
+            return cls(client, info, model=info.name, extensions=_extensions(chosen), delays_s=delays_s)
         except BaseException:
             await client.aclose()
             raise
@@ -95,7 +106,7 @@ class EndpointModel:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], options: Options
     ) -> AsyncIterator[ModelEvent]:
         body = self._body(messages, tools, options)
-        if options.candidates > 1:
+        if options.candidates > 1 and not self._extensions >= SEARCH:
             async for event in self._candidates(body, options):
                 yield event
             return
@@ -126,6 +137,12 @@ class EndpointModel:
             body["seed"] = options.seed
         if options.thinking != "adaptive":
             body["chat_template_kwargs"] = {"thinking_mode": options.thinking}
+        if "return_progress" in self._extensions:
+            body["return_progress"] = True
+        if self._extensions >= SEARCH:
+            body["candidates"] = options.candidates
+            body["fixed_arguments"] = {name: list(values) for name, values in options.fixed_arguments.items()}
+            body["proposed"] = [dict(arguments) for arguments in options.proposed]
         return body
 
     async def _reply(self, body: Mapping[str, Any]) -> AsyncGenerator[ModelEvent, None]:
@@ -148,8 +165,12 @@ class EndpointModel:
             yield event
 
     async def _candidates(self, body: Mapping[str, Any], options: Options) -> AsyncIterator[ModelEvent]:
-        """Several replies at once, each with its own seed; equal calls are one, and their share is the score."""
+        """Several replies at once, each with its own seed; equal calls are one, and their share is the score.
+
+        For servers that cannot search. A temperature of 0 would give the same reply every time: the default is used.
+        """
         base = options.seed or 0
+        body = {**body, "temperature": options.temperature or Options.temperature}
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
@@ -239,6 +260,12 @@ def _context(model: Mapping[str, Any]) -> int:
         if isinstance(value, int) and value > 0:
             return value
     return UNKNOWN_CONTEXT_TOKENS
+
+
+def _extensions(model: Mapping[str, Any]) -> frozenset[str]:
+    """The fields beyond OpenAI's that the server reads; none where the list is missing or something else."""
+    named = model.get("extensions")
+    return frozenset(name for name in named if isinstance(name, str)) if isinstance(named, list) else frozenset()
 
 
 def _refusal(status: int, text: str, where: str) -> Exception:

@@ -9,9 +9,11 @@ from typing import Any
 
 from m3agent.llm.protocol import (
     BadReply,
+    CandidateReady,
     Finished,
     FinishReason,
     ModelEvent,
+    PrefillProgress,
     ThinkDelta,
     ToolCallReady,
     Usage,
@@ -39,6 +41,7 @@ class ChunkAssembler:
         self._text = ""
         self._finish = ""
         self._usage = Usage()
+        self._num_candidates = 0
 
     def feed(self, payload: str) -> Iterator[ModelEvent]:
         """The events in one chunk. Errors: BadReply for a chunk that is no JSON object or reports an error."""
@@ -52,7 +55,12 @@ class ChunkAssembler:
             raise BadReply(f"the server failed in the middle of the reply: {error_message(error_text)}")
         if isinstance(usage := chunk.get("usage"), dict):
             self._usage = _usage(usage)
+        if isinstance(progress := chunk.get("prompt_progress"), dict):
+            yield PrefillProgress(done_tokens=progress.get("processed") or 0, total_tokens=progress.get("total") or 0)
         for choice in (chunk.get("choices") or [])[:1]:
+            if isinstance(score := choice.get("score"), int | float):
+                yield self._candidate(choice, float(score))
+                continue
             delta = choice.get("delta") or {}
             if thought := delta.get("reasoning_content") or delta.get("reasoning"):
                 yield ThinkDelta(text=thought)
@@ -83,8 +91,22 @@ class ChunkAssembler:
             unique = call if call.id not in seen else dataclasses.replace(call, id=f"{call.id}-{number}")
             seen.add(unique.id)
             yield ToolCallReady(call=unique)
-        reason: FinishReason = "tool_calls" if calls else "stop"
+        reason: FinishReason = "tool_calls" if calls or self._num_candidates else "stop"
         yield Finished(reason=reason, usage=self._usage)
+
+    def _candidate(self, choice: Mapping[str, Any], score: float) -> CandidateReady:
+        """A choice of `m3 serve` that is one of several alternatives, whole in its chunk."""
+        pieces = (choice.get("delta") or {}).get("tool_calls") or []
+        if len(pieces) != 1:
+            raise BadReply(f"a candidate must be one call, and this one holds {len(pieces)}")
+        function = pieces[0].get("function") or {}
+        self._num_candidates += 1
+        self._finish = choice.get("finish_reason") or self._finish
+        partial = _PartialCall(
+            id=pieces[0].get("id") or "", name=function.get("name") or "", arguments=function.get("arguments") or ""
+        )
+        call = _complete(partial, self._num_candidates)
+        return CandidateReady(call=call, score=score, proposed=bool(choice.get("proposed")))
 
     def _add(self, position: int, piece: Mapping[str, Any]) -> None:
         """One piece of a call; servers send the id and the name once and the arguments in fragments."""

@@ -14,12 +14,12 @@ from m3agent.messages import Message, TextPart, ThinkPart, ToolCall
 class PlayedServer:
     """Each POST takes the next turn: a message, a status with a body, raw lines, or a callable that writes."""
 
-    def __init__(self, *, context: int = 4096, models: Sequence[str] = ("played",)):
+    def __init__(self, *, context: int = 4096, models: Sequence[str] = ("played",), extensions: Sequence[str] = ()):
         self.turns: list[Any] = []
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.left = threading.Event()
-        self.context, self.models = context, list(models)
+        self.context, self.models, self.extensions = context, list(models), list(extensions)
         self.model_status: list[int] = []
         self._lock = threading.Lock()
         played = self
@@ -32,7 +32,9 @@ class PlayedServer:
 
             def do_GET(self) -> None:
                 status = played.model_status.pop(0) if played.model_status else 200
-                data = [{"id": name, "object": "model", "max_model_len": played.context} for name in played.models]
+                more = {"extensions": played.extensions} if played.extensions else {}
+                head = {"object": "model", "max_model_len": played.context, **more}
+                data = [{"id": name, **head} for name in played.models]
                 self.reply(status, {"object": "list", "data": data} if status == 200 else {"error": {"message": "no"}})
 
             def do_POST(self) -> None:

@@ -13,9 +13,11 @@ import pytest
 from m3agent.llm.endpoint import EndpointModel
 from m3agent.llm.protocol import (
     BadReply,
+    CandidateReady,
     Finished,
     ModelEvent,
     Options,
+    PrefillProgress,
     Refused,
     TextDelta,
     ThinkDelta,
@@ -177,6 +179,40 @@ def test_every_candidate_is_asked_with_its_own_seed(serve: Serve) -> None:
     server = serve(*[assistant(calls=(CALL,))] * 3)
     ask(server, Options(candidates=3, tool_choice="read", seed=100))
     assert sorted(body["seed"] for body in server.requests) == [100, 101, 102]
+
+
+def test_at_temperature_0_the_candidates_of_a_foreign_server_still_differ(serve: Serve) -> None:
+    server = serve(*[assistant(calls=(CALL,))] * 3)
+    ask(server, Options(candidates=2, tool_choice="read", temperature=0.0))
+    ask(server, Options(tool_choice="read", temperature=0.0))
+    assert [body["temperature"] for body in server.requests] == [1.0, 1.0, 0.0]
+    assert not any({"candidates", "fixed_arguments", "proposed", "return_progress"} & set(b) for b in server.requests)
+
+
+def test_a_server_that_searches_is_asked_once_and_its_scores_are_kept(serve: Serve) -> None:
+    def choice(index: int, score: float, proposed: bool) -> dict[str, Any]:
+        function = {"name": "read", "arguments": json.dumps({"path": f"{index}.py"})}
+        delta = {"tool_calls": [{"index": 0, "id": f"call_{index}", "function": function}]}
+        extra = {"index": index, "finish_reason": "tool_calls", "score": score, "proposed": proposed}
+        return {"choices": [{**extra, "delta": delta}]}
+
+    progress = {"choices": [], "prompt_progress": {"total": 9, "processed": 4}}
+    turn = [progress, choice(0, -0.25, False), choice(1, -3.5, True), "[DONE]"]
+    server = serve(turn, extensions=["candidates", "fixed_arguments", "proposed", "return_progress"])
+    fixed = {"path": ("0.py", "1.py")}
+    own = [{"path": "1.py"}]
+    options = Options(candidates=2, tool_choice="read", temperature=0.0, fixed_arguments=fixed, proposed=own)
+    *found, finished = ask(server, options)
+    (body,) = server.requests
+    assert (body["candidates"], body["fixed_arguments"], body["proposed"]) == (2, {"path": ["0.py", "1.py"]}, own)
+    assert found[0] == PrefillProgress(done_tokens=4, total_tokens=9)
+    first, second = (ToolCall(id=f"call_{i}", name="read", arguments={"path": f"{i}.py"}) for i in (0, 1))
+    assert found[1:] == [
+        CandidateReady(call=first, score=-0.25),
+        CandidateReady(call=second, score=-3.5, proposed=True),
+    ]
+    assert isinstance(finished, Finished)
+    assert finished.reason == "tool_calls"
 
 
 def test_candidates_survive_some_broken_replies(serve: Serve) -> None:

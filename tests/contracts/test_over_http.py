@@ -11,11 +11,22 @@ from pathlib import Path
 
 import pytest
 
+from m3_runtime.chat.session import ChatEngine
 from m3_tools.base import ToolSpec
 from m3agent.llm.endpoint import EndpointModel
 from m3agent.llm.in_process import InProcessModel
-from m3agent.llm.protocol import Finished, LanguageModel, Options, TextDelta, ThinkDelta, ToolCallReady
-from m3agent.messages import ToolCall
+from m3agent.llm.protocol import (
+    CandidateReady,
+    Finished,
+    LanguageModel,
+    ModelEvent,
+    Options,
+    TextDelta,
+    ThinkDelta,
+    ToolCallReady,
+    Usage,
+)
+from m3agent.messages import ToolCall, system, user
 from tests.contracts.test_in_process import PROMPT, TOOLS, checkpoint
 
 __all__ = ["checkpoint"]
@@ -29,7 +40,17 @@ PICK = ToolSpec(
         "required": ["colour", "sure"],
     },
 )
-Seen = tuple[str, str, list[tuple[str, dict[str, object]]], str, int, int]
+LIMIT = 2048
+Seen = tuple[str, str, list[tuple[str, dict[str, object]]], str, Usage]
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoint: Path) -> ChatEngine:
+    """An engine like the server's. Both are asked the same in the same order, so both find the same in their caches.
+
+    A prompt that is computed in other portions differs in the last bits, and a model of noise has close choices.
+    """
+    return ChatEngine.load(checkpoint, max_context=LIMIT)
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +58,12 @@ def url(checkpoint: Path) -> Iterator[str]:
     """The address of a server of the small random model."""
     import uvicorn
 
-    from m3_runtime.chat.session import ChatEngine
     from m3_runtime.server import create_app
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    app = create_app(ChatEngine.load(checkpoint, max_context=2048), api_key="secret")
+    app = create_app(ChatEngine.load(checkpoint, max_context=LIMIT), api_key="secret")
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -64,8 +84,7 @@ async def seen(model: LanguageModel, options: Options) -> Seen:
         "".join(e.text for e in events if isinstance(e, TextDelta)),
         [(call.name, dict(call.arguments)) for call in calls],
         finished.reason,
-        finished.usage.prompt_tokens,
-        finished.usage.completion_tokens,
+        finished.usage,
     )
 
 
@@ -79,9 +98,9 @@ async def seen(model: LanguageModel, options: Options) -> Seen:
     ],
     ids=["greedy", "sampled", "reasoning", "forced call"],
 )
-def test_the_same_turn_directly_and_over_http(checkpoint: Path, url: str, options: Options) -> None:
+def test_the_same_turn_directly_and_over_http(engine: ChatEngine, url: str, options: Options) -> None:
     async def main() -> tuple[Seen, Seen]:
-        direct = await InProcessModel.load(checkpoint)
+        direct = InProcessModel(engine)
         remote = await EndpointModel.connect(url, api_key="secret")
         try:
             return await seen(direct, options), await seen(remote, options)
@@ -96,11 +115,38 @@ def test_the_same_turn_directly_and_over_http(checkpoint: Path, url: str, option
         assert directly[2][0][0] == "pick"
 
 
-def test_a_call_that_the_limit_cuts_off_is_no_call_on_either_way(checkpoint: Path, url: str) -> None:
+def test_candidates_are_the_same_directly_and_over_http(engine: ChatEngine, url: str) -> None:
+    options = Options(
+        max_tokens=80,
+        temperature=0,
+        thinking="disabled",
+        tool_choice="pick",
+        candidates=2,
+        fixed_arguments={"colour": ["red"]},
+        proposed=[{"colour": "blue", "sure": True}, {"colour": "blue", "sure": False}],
+    )
+
+    async def main() -> tuple[list[ModelEvent], list[ModelEvent]]:
+        direct = InProcessModel(engine)
+        remote = await EndpointModel.connect(url, api_key="secret")
+        try:
+            prompt = [system("Be exact."), user("Only here.")]
+            one = [e async for e in direct.stream(prompt, [*TOOLS, PICK], options)]
+            return one, [e async for e in remote.stream(prompt, [*TOOLS, PICK], options)]
+        finally:
+            await direct.aclose()
+            await remote.aclose()
+
+    directly, over_http = asyncio.run(asyncio.wait_for(main(), 120))
+    assert over_http == directly
+    assert [e.proposed for e in directly if isinstance(e, CandidateReady)] == [False, False, True, True]
+
+
+def test_a_call_that_the_limit_cuts_off_is_no_call_on_either_way(engine: ChatEngine, url: str) -> None:
     options = Options(max_tokens=25, temperature=0, seed=3, thinking="disabled", tool_choice="edit_line")
 
     async def main() -> tuple[Seen, Seen]:
-        direct = await InProcessModel.load(checkpoint)
+        direct = InProcessModel(engine)
         remote = await EndpointModel.connect(url, api_key="secret")
         try:
             return await seen(direct, options), await seen(remote, options)
@@ -108,8 +154,8 @@ def test_a_call_that_the_limit_cuts_off_is_no_call_on_either_way(checkpoint: Pat
             await direct.aclose()
             await remote.aclose()
 
-    for _, _, calls, reason, _, written in asyncio.run(asyncio.wait_for(main(), 120)):
-        assert (calls, reason, written) == ([], "length", 25)
+    for _, _, calls, reason, usage in asyncio.run(asyncio.wait_for(main(), 120)):
+        assert (calls, reason, usage.completion_tokens) == ([], "length", 25)
 
 
 def test_a_wrong_key_is_refused_with_the_way_out(url: str) -> None:

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import httpx
 import pytest
 import uvicorn
 
+from m3_runtime.chat.events import Candidate
 from m3_runtime.chat.session import ChatEngine
 from m3_runtime.server import create_app, run
+from m3_runtime.server.wire import parse_request
 
 Tools = list[dict[str, Any]]
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "The test fails."}], "max_tokens": 12, "seed": 1}
@@ -25,6 +28,7 @@ class Running:
     """A server in a thread, and the engine behind it."""
 
     def __init__(self, folder: Path, api_key: str = ""):
+        self.folder = folder
         self.chat = ChatEngine.load(folder, name="tiny", max_context=1024)
         self.app = create_app(self.chat, api_key=api_key)
         with socket.socket() as probe:
@@ -75,6 +79,7 @@ def _chunks(response: httpx.Response) -> list[dict[str, Any]]:
 def test_models_and_health(client: httpx.Client) -> None:
     (model,) = client.get("/v1/models").json()["data"]
     assert (model["id"], model["max_model_len"]) == ("tiny", 1024)
+    assert model["extensions"] == ["candidates", "fixed_arguments", "proposed", "return_progress"]
     assert client.get("/health").json()["status"] == "ok"
 
 
@@ -111,6 +116,72 @@ def test_a_named_tool_is_called(client: httpx.Client, tools: Tools) -> None:
     assert any("tool_calls" in delta for delta in deltas)
 
 
+def _search(tools: Tools, **changes: Any) -> dict[str, Any]:
+    """A search for calls of a tool with few possible arguments, so that a model of noise completes them."""
+    properties = {"colour": {"type": "string", "enum": ["red", "blue", "green"]}, "sure": {"type": "boolean"}}
+    parameters = {"type": "object", "properties": properties, "required": ["colour", "sure"]}
+    pick = {"type": "function", "function": {"name": "pick", "description": "Pick.", "parameters": parameters}}
+    choice = {"type": "function", "function": {"name": "pick"}}
+    return {
+        **{**ASK, "max_tokens": 80, "tools": [*tools, pick], "tool_choice": choice, "thinking": {"type": "disabled"}},
+        **{"candidates": 3, "fixed_arguments": {"colour": ["red", "blue"]}},
+        **{"proposed": [{"colour": "green", "sure": False}, {"colour": "green", "sure": True}]},
+        **changes,
+    }
+
+
+def test_candidates_are_choices_with_scores_as_the_engine_gives_them(server: Running, tools: Tools) -> None:
+    body = _search(tools)
+    expected = [
+        (event.call.arguments, pytest.approx(event.logprob, abs=1e-3), event.proposed)
+        for event in ChatEngine.load(server.folder, max_context=1024).stream(
+            body["messages"], body["tools"], parse_request(body, "tiny").options
+        )
+        if isinstance(event, Candidate)
+    ]
+    assert [proposed for _, _, proposed in expected] == [False, False, False, True, True]
+    with httpx.Client(base_url=server.url, timeout=30) as client:
+        whole = client.post("/v1/chat/completions", json=body).json()
+        streamed = {**body, "stream": True, "return_progress": True, "stream_options": {"include_usage": True}}
+        with client.stream("POST", "/v1/chat/completions", json=streamed) as response:
+            chunks = _chunks(response)
+    assert [choice["index"] for choice in whole["choices"]] == list(range(len(expected)))
+    found = [(c["message"]["tool_calls"], c["score"], c["proposed"]) for c in whole["choices"]]
+    assert [(json.loads(t[0]["function"]["arguments"]), s, p) for t, s, p in found] == expected
+    pieces = [c["choices"][0] for c in chunks if c["choices"] and "score" in c["choices"][0]]
+    found = [(c["delta"]["tool_calls"], c["score"], c["proposed"]) for c in pieces]
+    assert [(json.loads(t[0]["function"]["arguments"]), s, p) for t, s, p in found] == expected
+    assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    progress = [c["prompt_progress"] for c in chunks if "prompt_progress" in c]
+    assert progress[-1]["processed"] == progress[-1]["total"] >= whole["usage"]["prompt_tokens"]
+
+
+def test_a_search_between_other_answers_changes_none_of_them(
+    server: Running, client: httpx.Client, tools: Tools
+) -> None:
+    bodies = [_search(tools), *({**ASK, "seed": i, "max_tokens": 60} for i in range(3)), _search(tools, candidates=4)]
+    alone = [client.post("/v1/chat/completions", json=body).json()["choices"] for body in bodies]
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        posts = [pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=b, timeout=60) for b in bodies]
+    assert [_without_scores(post.result().json()["choices"]) for post in posts] == [_without_scores(c) for c in alone]
+    server.wait_until_idle()
+
+
+def _without_scores(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Batches of other sizes round the last bits of a score differently."""
+    return [{**choice, "score": round(choice.get("score", 0.0), 3)} for choice in choices]
+
+
+def test_a_client_that_leaves_a_search_frees_its_pages(server: Running, client: httpx.Client, tools: Tools) -> None:
+    choice = {"type": "function", "function": {"name": "edit_line"}}
+    body = _search(tools, candidates=40, max_tokens=200, stream=True, return_progress=True)
+    body |= {"tool_choice": choice, "fixed_arguments": {}, "proposed": []}
+    with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert any("prompt_progress" in line for line in response.iter_lines())
+        assert server.app.state.worker.num_running == 1
+    server.wait_until_idle()
+
+
 def test_a_call_that_is_cut_off_leaks_no_markup(client: httpx.Client, tools: Tools) -> None:
     choice = {"type": "function", "function": {"name": "edit_line"}}
     body = {**ASK, "max_tokens": 6, "tools": tools, "tool_choice": choice, "thinking": {"type": "disabled"}}
@@ -135,6 +206,12 @@ def test_a_call_that_is_cut_off_leaks_no_markup(client: httpx.Client, tools: Too
         ({"tool_choice": "required"}, 400, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, 400, "tool_choice"),
         ({"stream": "yes"}, 400, "stream"),
+        ({"candidates": 2}, 400, "candidates"),
+        ({"candidates": "many"}, 400, "candidates"),
+        ({"fixed_arguments": {"path": "a.py"}}, 400, "fixed_arguments"),
+        ({"fixed_arguments": {"path": ["a.py"]}}, 400, "fixed_arguments"),
+        ({"proposed": [{"path": "a.py"}]}, 400, "proposed"),
+        ({"proposed": ["a.py"]}, 400, "proposed"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from m3_runtime.chat.events import PrefillProgress
 from m3_runtime.chat.session import ChatEngine
 from m3_runtime.request import PromptTooLong
-from m3_runtime.server.wire import BadRequest, ChatRequest, CompletionWriter, error_json, parse_request
+from m3_runtime.server.wire import EXTENSIONS, BadRequest, ChatRequest, CompletionWriter, error_json, parse_request
 from m3_runtime.server.worker import Job, Worker
 
 
@@ -76,8 +76,9 @@ class _Server:
     async def models(self, request: Request) -> Response:
         if (refusal := self._refusal(request)) is not None:
             return refusal
-        model = {"id": self._chat.name, "object": "model", "created": 0, "owned_by": "m3"}
-        return JSONResponse({"object": "list", "data": [{**model, "max_model_len": self._chat.context_tokens}]})
+        model: dict[str, Any] = {"id": self._chat.name, "object": "model", "created": 0, "owned_by": "m3"}
+        model |= {"max_model_len": self._chat.context_tokens, "extensions": list(EXTENSIONS)}
+        return JSONResponse({"object": "list", "data": [model]})
 
     async def chat_completions(self, request: Request) -> Response:
         if (refusal := self._refusal(request)) is not None:
@@ -109,7 +110,9 @@ class _Server:
                 while True:
                     if isinstance(event, PrefillProgress):
                         yield f": read {event.done_tokens} of {event.total_tokens} prompt tokens\n\n"
-                    for chunk in writer.chunks(event, include_usage=parsed.include_usage):
+                    for chunk in writer.chunks(
+                        event, include_usage=parsed.include_usage, return_progress=parsed.return_progress
+                    ):
                         yield _line(chunk)
                     try:
                         event = await anext(events)

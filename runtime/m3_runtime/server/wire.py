@@ -1,4 +1,10 @@
-"""OpenAI's chat completion format: requests to ChatOptions, events to chunks and to one whole completion."""
+"""OpenAI's chat completion format: requests to ChatOptions, events to chunks and to one whole completion.
+
+Beyond OpenAI's fields (EXTENSIONS, which /v1/models names): `candidates` asks for that many alternative calls of the
+tool that `tool_choice` names, `fixed_arguments` limits its parameters to lists of values, `proposed` holds arguments of
+further calls to be scored. Each candidate is a choice of its own, best first, with its log-probability as `score` and
+`proposed` true for the client's own. `return_progress` adds chunks with llama.cpp's `prompt_progress` to a stream.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +13,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from m3_runtime.chat.events import ChatEvent, Finish, Usage
+from m3_runtime.chat.events import Candidate, ChatEvent, Finish, PrefillProgress, Usage
 from m3_runtime.chat.options import ChatOptions
 from m3_runtime.chat.parser import BadCall, Call, TextDelta, ThinkDelta
+
+EXTENSIONS = ("candidates", "fixed_arguments", "proposed", "return_progress")
 
 
 class BadRequest(ValueError):
@@ -27,6 +35,7 @@ class ChatRequest:
     options: ChatOptions
     stream: bool
     include_usage: bool
+    return_progress: bool
 
 
 def error_json(message: str, *, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
@@ -47,7 +56,7 @@ def parse_request(body: Any, model_name: str) -> ChatRequest:
         if body.get(name) not in (None, False, [], {"type": "text"}):
             raise BadRequest(f"{name} is not supported", name)
     if body.get("n") not in (None, 1):
-        raise BadRequest("n is not supported; send one request for each answer", "n")
+        raise BadRequest("n is not supported; send one request for each answer, or ask for candidates", "n")
     messages = _objects(body, "messages")
     if not messages:
         raise BadRequest("messages is missing or empty; give at least one message", "messages")
@@ -72,10 +81,14 @@ def parse_request(body: Any, model_name: str) -> ChatRequest:
         options=options,
         stream=_typed(body, "stream", bool, False),
         include_usage=bool(stream_options.get("include_usage")),
+        return_progress=_typed(body, "return_progress", bool, False),
     )
 
 
-_OPTION_NAMES = ("temperature", "top_p", "top_k", "max_tokens", "seed", "thinking", "tool_choice")
+_OPTION_NAMES = (
+    *("proposed", "fixed_arguments", "candidates"),  # their errors name tool_choice as well
+    *("temperature", "top_p", "top_k", "max_tokens", "seed", "thinking", "tool_choice"),
+)
 
 
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,6 +100,11 @@ def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     limit = _typed(body, "max_completion_tokens", int, None) or _typed(body, "max_tokens", int, None)
     if limit is not None:
         options["max_tokens"] = limit
+    candidates = _typed(body, "candidates", int, None)
+    if candidates is not None:
+        options["candidates"] = candidates
+    options["fixed_arguments"] = _fixed_arguments(body)
+    options["proposed"] = _objects(body, "proposed")
     thinking = body.get("thinking")
     thinking = thinking.get("type") if isinstance(thinking, dict) else thinking
     thinking = thinking or _typed(body, "chat_template_kwargs", dict, {}).get("thinking_mode")
@@ -103,6 +121,14 @@ def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     elif choice not in (None, "auto"):
         raise BadRequest(f"tool_choice is {choice!r}; use none, auto, required or a function", "tool_choice")
     return options
+
+
+def _fixed_arguments(body: Mapping[str, Any]) -> dict[str, list[str]]:
+    fixed: dict[str, Any] = _typed(body, "fixed_arguments", dict, {})
+    for values in fixed.values():
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise BadRequest("fixed_arguments must be {parameter: [text, …]}", "fixed_arguments")
+    return fixed
 
 
 def _typed(body: Mapping[str, Any], name: str, kind: Any, default: Any) -> Any:
@@ -122,20 +148,27 @@ def _objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 class CompletionWriter:
-    """Writes one answer, as chunks or whole."""
+    """Writes one answer, as chunks or whole; the candidates of an answer are its choices."""
 
     def __init__(self, completion_id: str, created: int, model: str):
         self._id, self._created, self._model = completion_id, created, model
         self._message: dict[str, Any] = {"role": "assistant", "content": None}
+        self._candidates: list[dict[str, Any]] = []
         self._num_calls = 0
         self._finish: Finish | None = None
 
-    def chunks(self, event: ChatEvent, *, include_usage: bool) -> list[dict[str, Any]]:
+    def chunks(self, event: ChatEvent, *, include_usage: bool, return_progress: bool) -> list[dict[str, Any]]:
         """The stream's chunks for one event."""
         if isinstance(event, Finish):
-            last = self._chunk({}, event.reason)
-            usage = {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_json(event.usage)}
-            return [last, usage] if include_usage else [last]
+            told = self._candidates and event.reason == "tool_calls"  # each candidate has said so itself
+            last = [] if told else [self._chunk({}, event.reason)]
+            return [*last, {**self._chunk_head(), "usage": usage_json(event.usage)}] if include_usage else last
+        if isinstance(event, PrefillProgress):
+            progress = {"total": event.total_tokens, "processed": event.done_tokens}
+            return [{**self._chunk_head(), "prompt_progress": progress}] if return_progress else []
+        if isinstance(event, Candidate):
+            choice = self._candidate(event)
+            return [{**self._chunk_head(), "choices": [{**choice, "delta": _call_json(event.call, 0)}]}]
         delta = self._delta(event)
         return [self._chunk(delta, None)] if delta else []
 
@@ -147,17 +180,27 @@ class CompletionWriter:
         if isinstance(event, Finish):
             self._finish = event
             return
-        for name, value in self._delta(event).items():
+        if isinstance(event, Candidate):
+            choice = self._candidate(event)
+            choice["message"] = {"role": "assistant", "content": None, **_whole(_call_json(event.call, 0))}
+            return
+        for name, value in _whole(self._delta(event)).items():
             if name == "tool_calls":
-                calls = [{k: v for k, v in call.items() if k != "index"} for call in value]
-                self._message.setdefault("tool_calls", []).extend(calls)
+                self._message.setdefault("tool_calls", []).extend(value)
             else:
                 self._message[name] = (self._message.get(name) or "") + value
 
     def completion(self) -> dict[str, Any]:
         assert self._finish is not None, "the answer has not ended"
-        choice = {"index": 0, "message": self._message, "finish_reason": self._finish.reason, "logprobs": None}
-        return {**self._head("chat.completion"), "choices": [choice], "usage": usage_json(self._finish.usage)}
+        only = {"index": 0, "message": self._message, "finish_reason": self._finish.reason, "logprobs": None}
+        choices = self._candidates or [only]
+        return {**self._head("chat.completion"), "choices": choices, "usage": usage_json(self._finish.usage)}
+
+    def _candidate(self, event: Candidate) -> dict[str, Any]:
+        """The choice of a candidate, without its call; JSON keeps every bit of a score."""
+        choice = {"index": len(self._candidates), "finish_reason": "tool_calls", "logprobs": None}
+        self._candidates.append({**choice, "score": event.logprob, "proposed": event.proposed})
+        return self._candidates[-1]
 
     def _delta(self, event: ChatEvent) -> dict[str, Any]:
         if isinstance(event, BadCall):
@@ -168,18 +211,32 @@ class CompletionWriter:
         if isinstance(event, ThinkDelta):
             return {"reasoning_content": event.text}
         if isinstance(event, Call):
-            function = {"name": event.name, "arguments": json.dumps(event.arguments, ensure_ascii=False)}
-            call = {"index": self._num_calls, "id": event.id, "type": "function", "function": function}
             self._num_calls += 1
-            return {"tool_calls": [call]}
+            return _call_json(event, self._num_calls - 1)
         return {}
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
-        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+        return {**self._chunk_head(), "choices": [choice]}
+
+    def _chunk_head(self) -> dict[str, Any]:
+        return {**self._head("chat.completion.chunk"), "choices": []}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+
+def _call_json(call: Call, index: int) -> dict[str, Any]:
+    """The delta that holds one complete call."""
+    function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+    return {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]}
+
+
+def _whole(delta: dict[str, Any]) -> dict[str, Any]:
+    """A delta as part of a message, where calls have no index."""
+    if "tool_calls" not in delta:
+        return delta
+    return {"tool_calls": [{k: v for k, v in call.items() if k != "index"} for call in delta["tool_calls"]]}
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:

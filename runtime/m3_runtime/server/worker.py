@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from m3_runtime.chat.events import ChatEvent, Finish
@@ -45,17 +45,18 @@ class Job:
 
 
 class Worker:
-    """Runs all jobs of a server together, one engine step at a time."""
+    """Runs all jobs of a server together: one engine step, then one step of every search for candidates, and again."""
 
     def __init__(self, chat: ChatEngine):
         self._chat = chat
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._running: dict[int, tuple[Job, Turn]] = {}
+        self._searches: dict[Job, Iterator[ChatEvent]] = {}
         self._thread = threading.Thread(target=self._work, name="m3-engine", daemon=True)
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._running) + len(self._searches)
 
     def start(self) -> None:
         self._thread.start()
@@ -78,17 +79,22 @@ class Worker:
                 continue
             for output in outputs:
                 self._deliver(output)
+            for job, events in list(self._searches.items()):
+                self._advance(job, events)
 
     def _take_jobs(self) -> bool:
         """Admit what has arrived; waits if there is nothing else to do. False when the worker must end."""
         while True:
             try:
-                job = self._inbox.get(block=not self._running)
+                job = self._inbox.get(block=not self.num_running)
             except queue.Empty:
                 return True
             if job is None:
                 return False
             if job.cancelled:
+                continue
+            if job.options.candidates > 1:
+                self._searches[job] = self._chat.stream(job.messages, job.tools, job.options)
                 continue
             try:
                 turn = self._chat.prepare(job.messages, job.tools, job.options)
@@ -110,12 +116,31 @@ class Worker:
         if events and isinstance(events[-1], Finish):
             del self._running[output.request_id]
 
+    def _advance(self, job: Job, events: Iterator[ChatEvent]) -> None:
+        """Move a search on by one event."""
+        try:
+            event = next(events)
+        except Exception as error:  # the edge of the thread: this search fails, the others go on
+            self._end_search(job)
+            job.post(error)
+            return
+        job.post(event)
+        if isinstance(event, Finish):
+            self._end_search(job)
+
+    def _end_search(self, job: Job) -> None:
+        """Closing the events gives back the pages of a search that has not ended by itself."""
+        self._searches.pop(job).close()  # type: ignore[attr-defined]
+
     def _drop_cancelled(self) -> None:
+        for job in [job for job in self._searches if job.cancelled]:
+            self._end_search(job)
         for request_id in [i for i, (job, _) in self._running.items() if job.cancelled]:
             self._chat.engine.cancel(request_id)
             del self._running[request_id]
 
     def _fail_all(self, error: Exception) -> None:
+        """The engine's step failed. Searches do not take part in it and go on."""
         for request_id, (job, _) in self._running.items():
             self._chat.engine.cancel(request_id)
             job.post(error)
