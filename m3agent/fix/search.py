@@ -39,6 +39,8 @@ BREADTH = 6
 """So many suspects are read; the fault is among the first few or it is not found at all."""
 BEAMS = 50
 """Edits that the model writes of one suspect; each takes a row of every step."""
+EXPECTED_EDIT_SCORE = -2.0
+"""About the log-probability that the best edit of a suspect has; few are better."""
 MAX_EDIT_TOKENS = 120
 MAX_SENTENCE_TOKENS = 60
 
@@ -165,15 +167,14 @@ class Search:
         """Edits of all suspects, best joint score first; then those of lines that no failing test ran.
 
         Two sources take turns: mutations in the order in which the model ranks them, and what the model wrote itself.
-        An edit can score no better than the choice of its suspect, so a suspect is asked for edits only when its own
-        score is the best left. The order is the same as if all had been asked at once.
+        Asking costs seconds, so a suspect is asked for its edits only when they can be expected to be the best left.
         """
         waiting = list(reads)
         written, mutated, unlikely = _Ranked(), _Ranked(), _Ranked()
         seen: set[tuple[str, str]] = set()
         turn = 0
         while True:
-            while waiting and waiting[0].score >= max(written.best, mutated.best):
+            while waiting and waiting[0].score + EXPECTED_EDIT_SCORE >= max(written.best, mutated.best):
                 for candidate in await self._propose(waiting.pop(0)):
                     likely = mutated if candidate.proposal.is_mutation else written
                     (likely if touches_run_code(candidate.proposal) else unlikely).push(candidate)
