@@ -20,6 +20,7 @@ from m3agent.settings import Settings
 ROOM_FOR_REPOSITORY = 32_000
 """A window smaller than this holds no repository beside the work."""
 
+NANO_ANSWER_TOKENS = 200
 NANO_TOOLS = ("read", "grep", "edit_line", "test")
 """The tools that the embedded model was trained with; it gets these and no others."""
 
@@ -31,8 +32,12 @@ class Workspace:
     conversation: Conversation
     tools: tuple[Tool[Any], ...]
     context: ToolContext
+    is_nano: bool = False
 
     def options(self, settings: Settings, seed: int | None = None) -> Options:
+        """How the model answers. The embedded one is read greedily and briefly: it only rambles otherwise."""
+        if self.is_nano:
+            return Options(max_tokens=NANO_ANSWER_TOKENS, temperature=0.0, thinking="disabled", seed=seed)
         return Options(max_tokens=settings.max_tokens, temperature=settings.temperature, seed=seed)
 
 
@@ -65,7 +70,7 @@ async def open_workspace(
     )
     known = all_tools()
     tools = tuple(tool for tool in known if tool.name in NANO_TOOLS) if info.is_nano else known
-    return Workspace(conversation=conversation, tools=tools, context=context)
+    return Workspace(conversation=conversation, tools=tools, context=context, is_nano=info.is_nano)
 
 
 def _in_view(prefix: Prefix) -> str:
