@@ -81,6 +81,6 @@ def test_the_shipped_format_is_mxfp8_but_for_norms_and_routers(tmp_path: Path) -
     assert all(types[f"{name}_scale_inv"] == torch.uint8 for name in matrices)
     rest = {name for name in types if name not in matrices and not name.endswith("_scale_inv")}
     assert {name.rsplit(".", 2)[-2] for name in rest} <= {
-        "input_layernorm", "post_attention_layernorm", "norm", "q_norm", "k_norm", "index_q_norm", "index_k_norm", "gate",
-        "block_sparse_moe",
+        "input_layernorm", "post_attention_layernorm", "norm", "q_norm", "k_norm", "index_q_norm", "index_k_norm",
+        "gate", "block_sparse_moe",
     }  # fmt: skip

@@ -1,8 +1,8 @@
 """What a tool is: a name, a description, typed arguments, and a result with two readers.
 
-The model reads `ToolResult.text`; the person sees `ToolResult.display`, which is data, so that sessions can store it and
-a replay can show it again. A tool never raises through the loop: `call_tool` turns every error into a result that says
-what to do.
+The model reads `ToolResult.text`; the person sees `ToolResult.display`, which is data, so that sessions can store it
+and a replay can show it again. A tool never raises through the loop: `call_tool` turns every error into a result that
+says what to do.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class ToolResult:
 class ToolContext:
     """What a tool may know: the work tree, where long output goes, and what was read so far.
 
-    `root` is absolute and resolved; no tool touches a path outside it. `read_hashes` maps a resolved path to the SHA-256
-    of the bytes last read or written, so that an edit of a file that changed in between is refused.
+    `root` is absolute and resolved; no tool touches a path outside it. `read_hashes` maps a resolved path to the
+    SHA-256 of the bytes last read or written, so that an edit of a file that changed in between is refused.
     """
 
     root: Path
@@ -171,7 +171,9 @@ def _without_titles(schema: Any) -> Any:
         is_properties = "properties" in schema and isinstance(schema["properties"], dict)
         kept = {k: v for k, v in schema.items() if not (k == "title" and isinstance(v, str))}
         return {
-            k: {name: _without_titles(s) for name, s in v.items()} if k == "properties" and is_properties else _without_titles(v)
+            k: {name: _without_titles(s) for name, s in v.items()}
+            if k == "properties" and is_properties
+            else _without_titles(v)
             for k, v in kept.items()
         }
     return [_without_titles(v) for v in schema] if isinstance(schema, list) else schema
