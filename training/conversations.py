@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from training import wording
 from training.bugs import Bug, inject
 from training.corpus import Corpus, Module
-from training.requests import plain_request
+from training.requests import plain_requests
 from training.transcript import CODE, NO_LOSS, Encoder, Transcript
 from training.units import Unit
 
@@ -31,6 +31,10 @@ TOOLS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("test", ("tests",)),
 )
 
+STILL_FAILING = 0.1
+"""Share of the repairs after which some test fails for another reason, so that the closing sentence depends on the
+report."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSettings:
@@ -40,7 +44,7 @@ class DataSettings:
     full_form: float = 0.25
     two_edits: float = 0.1
     drop_docstring: float = 0.48
-    plain_requests: float = 0.03
+    plain_requests: float = 0.05
     shifted_labels: float = 0.3
     """Units whose line numbers are drawn anew from 1 to 999, so that every label is learnt; the others keep their
     own."""
@@ -83,7 +87,9 @@ def examples(corpus: Corpus, *, seed: int, settings: DataSettings | None = None)
         unit = corpus.draw(rng)
         module = corpus.modules[unit.module]
         if rng.random() < chosen.plain_requests / chosen.bugs_per_visit:
-            yield Example(*plain_request(encoder, rng, SYSTEM, TOOLS, shown_path(module.path), module.functions))
+            asked = plain_requests(encoder, rng, SYSTEM, TOOLS, module, unit, shown_path(module.path))
+            if len(asked[0]) <= chosen.max_tokens:
+                yield Example(*asked)
             continue
         shown = show(module, unit, rng, chosen)
         for _ in range(chosen.bugs_per_visit):
@@ -168,8 +174,11 @@ def conversation(
         done = {"replace": "replaced ", "delete": "deleted ", "insert": "inserted after "}[repair.action]
         transcript.result(f"{shown.path}: {done}{label}" + (f"; lines below moved by {moved:+d}" if moved else ""))
         transcript.call("test", {})
-        transcript.result(f"{counts[0] + counts[1]} passed")
-        sentence = rng.choice(wording.SENTENCES)
+        solved = rng.random() > STILL_FAILING
+        transcript.result(
+            f"{counts[0] + counts[1]} passed" if solved else failing_report(rng, shown, bug, error, *counts, neighbours)
+        )
+        sentence = rng.choice(wording.SENTENCES if solved else wording.STILL_FAILING)
         transcript.say(sentence.format(f=name or "the code", p=shown.path, n=label[1:-1]))
     return transcript
 

@@ -307,6 +307,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=TrainConfig.cases)
     parser.add_argument("--seed", type=int, default=TrainConfig.seed)
     parser.add_argument("--log-every", type=int, default=TrainConfig.log_every)
+    parser.add_argument("--eval-every-s", type=float, default=TrainConfig.eval_every_s)
     parser.add_argument("--start-from", type=Path)
     config = TrainConfig(**vars(parser.parse_args()))
     world = max(1, torch.cuda.device_count())

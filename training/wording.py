@@ -136,6 +136,11 @@ SENTENCES = [
     "{f} is repaired and the failing test passes.", "I changed line {n} of {p}; all tests pass.",
 ]  # fmt: skip
 
+STILL_FAILING = [
+    "I changed line {n} of {p}, but the tests still fail.", "The tests still fail after the change in {f}.",
+    "Not fixed: tests fail after my change of line {n} in {p}.",
+]  # fmt: skip
+
 _CRASHES = {
     "typo": ["NameError", "AttributeError"], "self_await": ["NameError", "TypeError", "AttributeError"],
     "attribute": ["AttributeError", "TypeError"], "family": ["AttributeError", "TypeError"],

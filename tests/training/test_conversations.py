@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ from m3_tools.edit_line import EditLineTool
 from m3_tools.grep import GrepTool
 from m3_tools.read import ReadTool
 from m3_tools.run_tests import RunTests
-from training.conversations import SYSTEM, TOOLS, DataSettings, examples
+from training.conversations import SYSTEM, TOOLS, DataSettings, examples, shown_path
 from training.corpus import Corpus, build_corpus
 from training.feed import packs
 from training.held_out import cases, fixed_rank, is_fixed, right_line
+from training.requests import MAX_ROWS, plain_requests
 from training.transcript import CODE, NANO, NO_LOSS, NS, TARGET, Encoder
 
 ROLES = {"developer": "system", "user": "user", "ai": "assistant", "tool": "tool"}
@@ -110,7 +113,7 @@ def test_generation_continues_the_history(corpus: Corpus, encoder: Encoder) -> N
 
 def test_read_and_edit_print_what_training_shows(corpus: Corpus, encoder: Encoder, tmp_path: Path) -> None:
     checked = 0
-    settings = DataSettings(shifted_labels=0.0, full_form=1.0, drop_docstring=0.0)
+    settings = DataSettings(shifted_labels=0.0, full_form=1.0, drop_docstring=0.0, plain_requests=0.0)
     for example in examples(corpus, seed=9, settings=settings):
         messages = parsed(encoder.decode(example.tokens.tolist()))
         if len(messages) < 9:
@@ -132,6 +135,35 @@ def test_read_and_edit_print_what_training_shows(corpus: Corpus, encoder: Encode
         checked += 1
         if checked == 40:
             break
+
+
+def test_read_and_grep_print_what_plain_requests_show(corpus: Corpus, tmp_path: Path) -> None:
+    """On a repository that holds the module alone; a request whose result is made up (no match, tests) is passed by."""
+    encoder, rng = Encoder(), random.Random(4)
+    context = ToolContext(root=tmp_path, spill_dir=tmp_path / "spill")
+    tools = {"read": ReadTool(), "grep": GrepTool()}
+    checked = {"read": 0, "grep": 0}
+    while min(checked.values()) < 15:
+        unit = corpus.draw(rng)
+        module = corpus.modules[unit.module]
+        path = shown_path(module.path)
+        asked = plain_requests(encoder, rng, SYSTEM, TOOLS, module, unit, path)
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(module.text)
+        messages = parsed(encoder.decode(asked[0].tolist()))
+        assert messages[-1]["role"] == "assistant"
+        assert not messages[-1].get("tool_calls")
+        for message, result in itertools.pairwise(messages):
+            call = message["tool_calls"][0]["function"] if message.get("tool_calls") else {"name": ""}
+            if call["name"] not in tools or "No match" in result["content"]:
+                continue
+            shown = result["content"]
+            if f"{path} (lines 1-60 of" in shown or (call["name"] == "grep" and shown.count("\n") == MAX_ROWS):
+                continue  # shown in part
+            assert asyncio.run(call_tool(tools[call["name"]], call["arguments"], context)).text == shown
+            checked[call["name"]] += 1
+        file.unlink()
 
 
 def test_loss_falls_on_replies_and_code_and_not_on_the_damaged_line(corpus: Corpus, encoder: Encoder) -> None:
