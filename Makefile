@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test lint types bench bench-heldout nano clean
+.PHONY: demo test lint bench nano clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,7 +25,8 @@ lint: $(VENV)/ready
 	$(BIN)/pyright
 
 bench: $(VENV)/ready
-	$(BIN)/python -m benchmarks.heldout run
+	$(BIN)/python -m benchmarks.examples
+	$(BIN)/python -m benchmarks.heldout
 
 nano: ## train the embedded model anew (on a GPU machine)
 	training/run.sh
