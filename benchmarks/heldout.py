@@ -35,6 +35,7 @@ from benchmarks.heldout_bugs import HeldOutBug, make_bugs
 from m3agent import __version__
 from m3agent.events import Event, RunEnded
 from m3agent.fix.flow import Fix, FixRequest
+from m3agent.fix.issue import load_issue
 from m3agent.llm.factory import open_model
 from m3agent.llm.protocol import LanguageModel
 from m3agent.settings import Settings, load_settings
@@ -81,7 +82,7 @@ async def run_bug(bug: HeldOutBug, repo: Path, shared: Shared, settings: Setting
         if isinstance(event, RunEnded):
             ended.append(event)
 
-    request = FixRequest(repo=repo, ref="1", candidates=candidates, seed=0)
+    request = FixRequest(repo=repo, issue=load_issue("1", repo, settings), candidates=candidates, seed=0)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as spill:
         fix = Fix(request, settings, sink, run_id=bug.id, spill_dir=Path(spill), opener=shared.opener)

@@ -63,10 +63,14 @@ def command(
     3 nothing fails, 4 no tests to prove it, 5 a limit was reached, 6 an approval
     was needed, 7 the tests cannot start, 75 the model is unavailable.
     """
+    from m3agent.fix.issue import load_issue
+    from m3agent.llm.factory import check_model_name
+
     settings = load_settings(model=model, max_steps=max_steps, time_limit_s=time_limit_s)
+    check_model_name(settings.model)
     chosen = {
         "repo": repo,
-        "ref": ref,
+        "issue": load_issue(ref, repo, settings),
         "test_command": test_command,
         "candidates": candidates,
         "strategy": strategy,

@@ -18,7 +18,7 @@ from m3agent.exits import Exit
 from m3agent.fix.agent import run_agent
 from m3agent.fix.baseline import Baseline, take_baseline
 from m3agent.fix.deliver import apply_in_place, check_untouched, commit_on_branch, write_patch
-from m3agent.fix.issue import Issue, load_issue
+from m3agent.fix.issue import Issue
 from m3agent.fix.outcome import Ended
 from m3agent.fix.report import build_report, evidence_text
 from m3agent.fix.search import Search
@@ -40,7 +40,7 @@ class FixRequest:
     """What the person asked for."""
 
     repo: Path
-    ref: str
+    issue: Issue
     test_command: str = ""
     candidates: int = 150
     """Edits that are tried at most, in the search strategy."""
@@ -69,7 +69,7 @@ class Fix:
         self.run_id, self.spill_dir, self.opener = run_id, spill_dir, opener
         self.budget = Budget(max_steps=settings.max_steps, time_limit_s=settings.time_limit_s)
         self.repo = request.repo.expanduser().absolute()
-        self.issue = Issue(title="", body="", source=request.ref)
+        self.issue = request.issue
         self.model_name = settings.model
         self.strategy: str = request.strategy
         self.suite: Suite | None = None
@@ -84,12 +84,16 @@ class Fix:
 
         Errors: CancelledError on an interrupt, after the work tree is gone and RunEnded is told.
         """
-        try:
-            self.issue = load_issue(self.request.ref, self.repo, self.settings)
-        except M3Error as error:
-            self._started(f"issue {self.request.ref}")
-            return self._ended("error", error.exit_code, str(error))
-        self._started(self.issue.title)
+        self.sink(
+            RunStarted(
+                run_id=self.run_id,
+                command="fix",
+                model=self.model_name,
+                repo=str(self.repo),
+                task=self.issue.title,
+                version=__version__,
+            )
+        )
         for note in self.issue.notes:
             self.sink(Notice(text=note, level="warning"))
         deadline = asyncio.timeout(self.budget.remaining_s)
@@ -222,18 +226,6 @@ class Fix:
             f"fix: {self.issue.title}\n\nIssue: {self.issue.source}\n"
             f"{counts}After: {after.passed} passed, {after.failed + after.errors} failed.\n"
             f"Undoing the change makes the failing tests fail again.\nMade by m3 with {self.model_name}.\n"
-        )
-
-    def _started(self, task: str) -> None:
-        self.sink(
-            RunStarted(
-                run_id=self.run_id,
-                command="fix",
-                model=self.model_name,
-                repo=str(self.repo),
-                task=task,
-                version=__version__,
-            )
         )
 
     def _ended(self, outcome: str, code: Exit, summary: str) -> int:

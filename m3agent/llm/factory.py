@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from m3agent.errors import M3Error
+from m3agent.errors import M3Error, ModelUnavailable
 from m3agent.llm.protocol import LanguageModel
 from m3agent.settings import Settings
 
@@ -17,6 +17,7 @@ async def open_model(settings: Settings) -> LanguageModel:
     M3Error for a name that is none of these.
     """
     name = settings.model
+    check_model_name(name)
     if name.startswith(("http://", "https://")):
         from m3agent.llm.endpoint import EndpointModel
 
@@ -26,10 +27,23 @@ async def open_model(settings: Settings) -> LanguageModel:
         from m3agent.llm.scripted import ScriptedModel
 
         return ScriptedModel.from_file(Path(name.removeprefix("scripted:")).expanduser())
-    if name == "nano" or Path(name).expanduser().is_dir():
-        from m3agent.llm.in_process import InProcessModel
+    from m3agent.llm.in_process import InProcessModel
 
-        return await InProcessModel.load(None if name == "nano" else Path(name).expanduser())
+    return await InProcessModel.load(None if name == "nano" else Path(name).expanduser())
+
+
+def check_model_name(name: str) -> None:
+    """Tell a wrong name before any work is done for it. Nothing is loaded or reached.
+
+    Errors: M3Error for a name that is no model, Unavailable for a folder that holds no checkpoint.
+    """
+    if name == "nano" or name.startswith(("http://", "https://", "scripted:")):
+        return
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelUnavailable(f"{name} has no config.json; give the folder of an M3 checkpoint")
+        return
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).parent.is_dir():
         raise M3Error(
             f"{name} looks like a hub id. Fetch it first (`hf download {name} --local-dir DIR`), then give --model DIR"

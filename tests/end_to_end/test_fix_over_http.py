@@ -18,6 +18,7 @@ from m3_runtime.chat.session import ChatEngine
 from m3_runtime.server import create_app
 from m3agent.events import Event, RunEnded, RunStarted, event_to_json
 from m3agent.fix.flow import Fix, FixRequest
+from m3agent.fix.issue import load_issue
 from m3agent.settings import load_settings
 from m3agent.sinks import Recorder
 
@@ -44,7 +45,8 @@ def record(repository: Path, model: str, home: Path) -> tuple[int, list[Event]]:
     spill_dir = home / "output"
     spill_dir.mkdir(parents=True)
     recorder = Recorder()
-    request = FixRequest(repo=repository, ref="1", candidates=CANDIDATES, seed=1)
+    issue = load_issue("1", repository, settings)
+    request = FixRequest(repo=repository, issue=issue, candidates=CANDIDATES, seed=1)
     code = asyncio.run(Fix(request, settings, recorder, run_id="r", spill_dir=spill_dir).run())
     return code, recorder.events
 

@@ -22,6 +22,7 @@ from m3_runtime.chat.parser import Call
 from m3_runtime.chat.session import ChatEngine, Turn
 from m3_runtime.chat.transcript import Transcripts
 from m3agent.fix.flow import Fix, FixRequest
+from m3agent.fix.issue import load_issue
 from m3agent.fix.prompt import search_tools
 from m3agent.llm.in_process import InProcessModel
 from m3agent.llm.protocol import LanguageModel
@@ -120,7 +121,8 @@ def test_every_prompt_of_a_fix_begins_with_the_ids_of_the_turns_before(
     async def opener(settings: Settings) -> LanguageModel:
         return InProcessModel(ChatEngine.load("nano"))
 
-    request = FixRequest(repo=example("inventory"), ref="1", candidates=CANDIDATES, seed=1)
+    repo = example("inventory")
+    request = FixRequest(repo=repo, issue=load_issue("1", repo, settings), candidates=CANDIDATES, seed=1)
     fix = Fix(request, settings, discard, run_id="r", spill_dir=tmp_path, opener=opener)
     assert asyncio.run(fix.run()) in (0, 1)
     assert len(recorded.prompts) >= 3

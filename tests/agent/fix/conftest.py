@@ -15,6 +15,7 @@ import pytest
 
 from m3_tools.base import ToolSpec
 from m3agent.fix.flow import Fix, FixRequest
+from m3agent.fix.issue import load_issue
 from m3agent.llm.protocol import (
     CandidateReady,
     Finished,
@@ -210,7 +211,7 @@ def fix(settings: Settings, tmp_path: Path, temporary_folder: Path) -> Callable[
 
         if (repo / "shop").is_dir():
             chosen.setdefault("test_command", "python -m unittest")
-        request = FixRequest(repo=repo, ref=ref, **chosen)
+        request = FixRequest(repo=repo, issue=load_issue(ref, repo, used), **chosen)
         work = Fix(request, used, events, run_id="test-run", spill_dir=tmp_path / "spill", opener=opener)
         code = await work.run()
         if not (request.in_place or request.commit) and before:

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from m3agent.events import RunEnded, RunStarted, event_from_json
+from m3agent.events import RunEnded, event_from_json
 from m3agent.exits import Exit
 from m3agent.llm.protocol import Unavailable
 from m3agent.llm.scripted import ScriptedModel
@@ -28,11 +28,33 @@ RIGHT = {"needs_reorder": [("replace", "L2|", "    return level <= limit", -1.0)
 READ = [("shop/stock.py", "needs_reorder", -0.5)]
 
 
-def test_no_such_issue(shop: Path, fix: Run) -> None:
-    result = asyncio.run(fix(shop, None, "7"))
-    assert result.code == Exit.USAGE
-    assert "issues/7.md" in result.summary
-    assert isinstance(result.events.events[0], RunStarted)
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--issue", "7"], Exit.USAGE, "issues/7.md"),
+        (["--issue", "nowhere.md"], Exit.USAGE, "nowhere.md"),
+        (["--issue", "1", "--model", "nonsense"], Exit.USAGE, "there is no model 'nonsense'"),
+        (["--issue", "1", "--model", "some/model"], Exit.USAGE, "hf download some/model"),
+        (["--issue", "1", "--model", "."], Exit.MODEL_UNAVAILABLE, "config.json"),
+        (["--issue", "1", "--candidates", "0"], Exit.USAGE, "--candidates"),
+    ],
+)
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_wrong_usage_is_one_line_and_leaves_nothing(
+    shop: Path, tmp_path: Path, options: list[str], code: Exit, words: str, output: str
+) -> None:
+    paths = os.pathsep.join(str(ROOT / part) for part in ("", "runtime", "kernels", "model", "tools"))
+    environment = {**os.environ, "PYTHONPATH": paths, "M3_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "m3agent", "fix", "--repo", str(shop), *options, "--output", output]
+    done = subprocess.run(
+        command, env=environment, cwd=shop, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert done.stderr.startswith("m3: ")
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+    assert not list((tmp_path / "home").glob("sessions/*"))
 
 
 def test_no_such_folder(tmp_path: Path, fix: Run, shop: Path) -> None:
