@@ -7,8 +7,6 @@ won enters the conversation, as ordinary messages.
 from __future__ import annotations
 
 import dataclasses
-import heapq
-import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -24,6 +22,7 @@ from m3agent.fix.issue import Issue
 from m3agent.fix.mutations import mutations
 from m3agent.fix.outcome import Ended
 from m3agent.fix.prompt import issue_text, search_tools
+from m3agent.fix.ranking import Ranked, fused_log_shares
 from m3agent.fix.suite import Suite
 from m3agent.fix.suspects import Suspect, find_suspects
 from m3agent.fix.trial import Trial, try_change
@@ -170,7 +169,7 @@ class Search:
         Asking costs seconds, so a suspect is asked for its edits only when they can be expected to be the best left.
         """
         waiting = list(reads)
-        written, mutated, unlikely = _Ranked(), _Ranked(), _Ranked()
+        written, mutated, unlikely = Ranked(), Ranked(), Ranked()
         seen: set[tuple[str, str]] = set()
         turn = 0
         while True:
@@ -314,42 +313,6 @@ class Search:
 
     def _end(self, name: str, summary: str, start: float) -> None:
         self.sink(PhaseEnded(name=name, summary=summary, duration_s=time.monotonic() - start))
-
-
-def fused_log_shares(*rankings: Sequence[tuple[str, str]]) -> dict[tuple[str, str], float]:
-    """One weight from several rankings of the same things: the sum of reciprocal ranks, as the logarithm of its share.
-
-    The model's order and that of the tests' trace err in different ways, and neither's scores are probabilities.
-    """
-    weights: dict[tuple[str, str], float] = {}
-    for ranking in rankings:
-        for rank, thing in enumerate(ranking, 1):
-            weights[thing] = weights.get(thing, 0.0) + 1 / rank
-    total = sum(weights.values())
-    return {thing: math.log(weight / total) for thing, weight in weights.items()}
-
-
-class _Ranked:
-    """Candidates, best score first; of equal scores the earlier one."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Candidate]] = []
-        self._count = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._heap)
-
-    @property
-    def best(self) -> float:
-        """The best score; minus infinity if empty."""
-        return -self._heap[0][0] if self._heap else float("-inf")
-
-    def push(self, candidate: Candidate) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (-candidate.proposal.score, self._count, candidate))
-
-    def pop(self) -> Candidate:
-        return heapq.heappop(self._heap)[2]
 
 
 def _scored_calls(reply: Reply) -> list[tuple[ToolCall, float]]:

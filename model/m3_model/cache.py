@@ -74,3 +74,14 @@ class KVCache:
             # One copy a page: indexing with all pages at once would gather the sources into a tensor first.
             for source, target in pairs:
                 slots[:, target].copy_(slots[:, source])
+
+    def copy_slots(self, sources: Sequence[int], targets: Sequence[int], first: int, last: int) -> None:
+        """Copy slots first..last-1 of whole pages, all at once: a page may be source and target of one call.
+
+        Beams of a search differ only in the few slots behind the prompt, so their reordering moves only those.
+        """
+        device = self.k_LPSGD.device
+        source, target = torch.tensor(sources, device=device), torch.tensor(targets, device=device)
+        for tensor in (self.k_LPSGD, self.v_LPSGD, self.index_k_LPSD):
+            window = tensor[:, :, first:last]
+            window[:, target] = window[:, source]

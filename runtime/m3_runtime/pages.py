@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
-
 from m3_model.cache import KVCache
 from m3_runtime.config import PAGE_TOKENS, pages_for
 
@@ -117,17 +115,3 @@ class PageTable:
         self.pool.release(self.pages)
         self.pages = []
         self.num_tokens = 0
-
-
-def copy_slots(cache: KVCache, sources: Sequence[int], targets: Sequence[int], first: int, last: int) -> None:
-    """Copy slots first..last-1 of whole pages, K, V and index keys together; a page may be source and target at once.
-
-    Search uses this: beams differ only in the few slots behind the prompt, so a reorder moves only those.
-    """
-    device = cache.k_LPSGD.device
-    source = torch.tensor(sources, device=device)
-    target = torch.tensor(targets, device=device)
-    for tensor in (cache.k_LPSGD, cache.v_LPSGD, cache.index_k_LPSD):
-        if tensor is not None and tensor.numel():
-            window = tensor[:, :, first:last]
-            window[:, target] = window[:, source]

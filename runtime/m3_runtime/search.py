@@ -12,7 +12,7 @@ from collections.abc import Generator
 import torch
 
 from m3_runtime.config import PAGE_TOKENS, EngineConfig
-from m3_runtime.pages import PagePool, copy_slots
+from m3_runtime.pages import PagePool
 from m3_runtime.prefix_cache import PrefixCache
 from m3_runtime.request import Hypothesis, Matcher, PrefillProgress, Request
 from m3_runtime.runner import Chunk, Runner
@@ -152,7 +152,7 @@ def _place(live: list[_Beam], slots: Slots, shared: SharedPrompt, runner: Runner
             last = min(start + beam.computed - page * PAGE_TOKENS, PAGE_TOKENS)
             moves.setdefault((page, first, last), []).append((slots.pages[source][page], slots.pages[beam.slot][page]))
     for (_, first, last), pairs in moves.items():
-        copy_slots(runner.cache, [source for source, _ in pairs], [target for _, target in pairs], first, last)
+        runner.cache.copy_slots([source for source, _ in pairs], [target for _, target in pairs], first, last)
     return live
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3_model.cache import KVCache
 from m3_model.random_checkpoint import tiny_config
 from m3_runtime.config import PAGE_TOKENS, pages_for
-from m3_runtime.pages import OutOfPages, PagePool, PageTable, copy_slots
+from m3_runtime.pages import OutOfPages, PagePool, PageTable
 
 
 def _cache(num_pages: int) -> KVCache:
@@ -85,15 +84,3 @@ def test_allocation_is_all_or_nothing() -> None:
     with pytest.raises(OutOfPages, match="2 pages are needed, 1 of 3 are free"):
         pool.allocate(2)
     assert pool.num_free == 1
-
-
-def test_copy_slots_moves_a_window_of_all_three_tensors_at_once() -> None:
-    cache = _cache(4)
-    for tensor in (cache.k_LPSGD, cache.v_LPSGD, cache.index_k_LPSD):
-        tensor.copy_(torch.arange(4).reshape(1, 4, *[1] * (tensor.dim() - 2)).expand_as(tensor))
-    copy_slots(cache, [0, 1], [1, 2], 10, 20)
-    for tensor in (cache.k_LPSGD, cache.v_LPSGD, cache.index_k_LPSD):
-        assert (tensor[:, 1, 10:20] == 0).all()
-        assert (tensor[:, 2, 10:20] == 1).all()
-        assert (tensor[:, 1, :10] == 1).all()
-        assert (tensor[:, 2, 20:] == 2).all()

@@ -13,7 +13,7 @@ import pytest
 
 from m3agent.events import CandidateTried, MessageAdded, event_from_json, event_to_json
 from m3agent.exits import Exit
-from m3agent.fix.search import fused_log_shares
+from m3agent.fix.ranking import fused_log_shares
 from m3agent.llm.protocol import CandidateReady, Finished, Options
 from m3agent.messages import Message, ToolCall
 
