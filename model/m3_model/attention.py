@@ -10,10 +10,9 @@ from torch.nn import functional as F
 
 from m3_kernels.batch import DECODE_QUERIES, AttentionBatch
 from m3_kernels.block_topk import block_topk
-from m3_kernels.cache_insert import cache_insert
 from m3_kernels.dense_attention import dense_attention
 from m3_kernels.index_scores import index_scores
-from m3_kernels.norm_rope import norm_rope
+from m3_kernels.norm_rope_insert import norm_rope_insert
 from m3_kernels.sparse_decode import sparse_decode
 from m3_kernels.sparse_prefill import sparse_prefill
 from m3_model.cache import LayerCache
@@ -33,19 +32,23 @@ class Attention:
     norms: tuple[Tensor, ...]
     """Norm weights, one row a head: query, key, index query and index key heads in one matrix; where index heads have
     another size, they have a second one; without an index branch there are no rows for it."""
-    sparse: bool
-    """Whether the layer has an index branch."""
 
     def __call__(self, x_TC: Tensor, inputs: ModelInputs, cache: LayerCache, rotation: Rotation) -> Tensor:
         """Cache the new tokens' keys and values, then attend. Returns: [T, C]."""
         config, batch = self.config, inputs.attention
-        H, G, D = config.num_heads, config.num_kv_heads, config.head_dim
-        T = len(x_TC)
-        projected = F.linear(x_TC, self.projection_XC)
-        heads_THD, index_q_TRD, index_k_TD = self._normed(projected, rotation)
-        q_THD, k_TGD = heads_THD[:, :H], heads_THD[:, H:]
-        v_TGD = projected[:, -G * D :].view(T, G, D)
-        cache_insert(k_TGD, v_TGD, index_k_TD, cache.k_PSGD, cache.v_PSGD, cache.index_k_PSD, inputs.slots_T)
+        T, H, D = len(x_TC), config.num_heads, config.head_dim
+        q_THD, index_q_TRD = norm_rope_insert(
+            F.linear(x_TC, self.projection_XC),
+            self.norms,
+            rotation.cos_TF,
+            rotation.sin_TF,
+            inputs.slots_T,
+            cache.k_PSGD,
+            cache.v_PSGD,
+            cache.index_k_PSD,
+            num_heads=H,
+            eps=config.rms_norm_eps,
+        )
         scale = D**-0.5
         if index_q_TRD is None or cache.index_k_PSD is None or self._everything_is_chosen(batch):
             attended = dense_attention(q_THD, cache.k_PSGD, cache.v_PSGD, batch, scale=scale)
@@ -65,18 +68,3 @@ class Attention:
     def _everything_is_chosen(self, batch: AttentionBatch) -> bool:
         """While a sequence has no more blocks than are chosen, all of them are: scoring them would change nothing."""
         return batch.max_length <= self.config.top_k_blocks * self.config.block_size
-
-    def _normed(self, projected_TX: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Query and key heads, index query heads and the index key, normed and rotated."""
-        groups, first = [], 0
-        for weight_HD in self.norms:
-            heads, size = weight_HD.shape
-            x_THD = projected_TX[:, first : first + heads * size].view(-1, heads, size)
-            groups.append(norm_rope(x_THD, weight_HD, rotation.cos_TF, rotation.sin_TF, eps=self.config.rms_norm_eps))
-            first += heads * size
-        if not self.sparse:
-            return groups[0], None, None
-        heads_THD = groups[0]
-        num = self.config.num_heads + self.config.num_kv_heads
-        index_TRD = groups[1] if len(groups) == 2 else heads_THD[:, num:]
-        return heads_THD[:, :num], index_TRD[:, :-1], index_TRD[:, -1]

@@ -77,7 +77,6 @@ class DecoderBuilder:
             projection_XC=torch.cat([self._read(f"{prefix}{part}.weight") for part in parts]),
             output_CX=self._read(f"{prefix}o_proj.weight"),
             norms=tuple(torch.cat(group) for group in groups),
-            sparse=sparse,
         )
 
     def _norm_rows(self, name: str, heads: int) -> Tensor:

@@ -4,6 +4,7 @@ Each case is a function of a generator that returns fresh random arguments, CPU 
 order, table entries and slots that belong to nobody hold large numbers, and page 0 is somebody's.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ import torch
 from torch import Tensor
 
 from m3_kernels.batch import AttentionBatch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel's module is imported
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Case = Callable[[torch.Generator], Arguments]
@@ -108,14 +112,23 @@ def topk_case(rows: int, blocks: int, top_k: int, init: int, local: int) -> Case
     return make
 
 
-def insert_case(tokens: int, index: bool) -> Case:
+def insert_case(tokens: int, heads: int, pairs: int, index: int) -> Case:
+    """`index` index query heads and their key; 0: a layer without an index branch."""
+
     def make(g: torch.Generator) -> Arguments:
-        slots = torch.randperm(5 * S, generator=g)[:tokens]
-        new = [torch.randn(tokens, 2, D, generator=g) for _ in range(2)]
-        pages = [torch.full((5, S, 2, D), float("nan")) for _ in range(2)]
-        index_k = torch.randn(tokens, D, generator=g) if index else None
-        index_pages = torch.full((5, S, D), float("nan")) if index else None
-        return (*new, index_k, *pages, index_pages, slots), {}
+        G = 2
+        rows = heads + G + (index + 1 if index else 0)
+        angles = torch.randn(tokens, pairs, generator=g)
+        pages = [torch.full((5, S, G, D), float("nan")) for _ in range(2)]
+        return (
+            torch.randn(tokens, (rows + G) * D, generator=g) * 3,
+            (torch.randn(rows, D, generator=g),),
+            angles.cos(),
+            angles.sin(),
+            torch.randperm(5 * S, generator=g)[:tokens],
+            *pages,
+            torch.full((5, S, D), float("nan")) if index else None,
+        ), {"num_heads": heads, "eps": 1e-6}
 
     return make
 
@@ -130,15 +143,6 @@ def moe_case(tokens: int, experts: int, top_k: int) -> Case:
             torch.empty(0, top_k, dtype=torch.int64) if ids is None else ids,
             torch.rand(tokens, top_k, generator=g),
         ), {"alpha": 1.702, "limit": 7.0}
-
-    return make
-
-
-def norm_rope_case(tokens: int, heads: int, pairs: int) -> Case:
-    def make(g: torch.Generator) -> Arguments:
-        angles = torch.randn(tokens, pairs, generator=g)
-        x = torch.randn(tokens, heads, D, generator=g) * 3
-        return (x, torch.randn(heads, D, generator=g), angles.cos(), angles.sin()), {"eps": 1e-6}
 
     return make
 
@@ -162,11 +166,14 @@ CASES: dict[str, dict[str, Case]] = {
         f"{rows} rows, {blocks} blocks, {init} initial, {local} local": topk_case(rows, blocks, k, init, local)
         for rows, blocks, k, init, local in [(1, 1, 4, 0, 1), (40, 3, 4, 0, 1), (40, 30, 4, 0, 1), (40, 30, 4, 1, 2)]
     },
-    "cache_insert": {f"{n} tokens, index {i}": insert_case(n, i) for n in (1, 33, 80) for i in (True, False)},
     "moe_experts": {
         f"{n} tokens, {k} of {e}": moe_case(n, e, k) for n in (0, 1, 2, 50) for e, k in [(1, 1), (4, 2), (32, 4)]
     },
-    "norm_rope": {f"{n} tokens, {p} pairs": norm_rope_case(n, 5, p) for n in (1, 17) for p in (8, 16)},
+    "norm_rope_insert": {
+        f"{n} tokens, {h} heads, {p} pairs, {i} index heads": insert_case(n, h, p, i)
+        for n, h, p in [(1, 4, 8), (33, 4, 16), (80, 14, 8)]
+        for i in (0, 1, 2)
+    },
     "rms_norm": {f"{n} tokens, residual {r}": rms_norm_case(n, r) for n in (1, 17) for r in (True, False)},
 }
 

@@ -6,35 +6,61 @@ from typing import Any
 import pytest
 import torch
 
-from m3_kernels.cache_insert import cache_insert
 from m3_kernels.moe_experts import moe_experts
 from m3_kernels.moe_experts.reference import swiglu
-from m3_kernels.norm_rope import norm_rope
+from m3_kernels.norm_rope_insert import norm_rope_insert
 from m3_kernels.rms_norm import rms_norm
 
 Case = Callable[[torch.Generator], Any]
 
 
-def test_every_token_lands_in_its_slot_and_nothing_else_changes(
-    cache_insert_case: Case, generator: torch.Generator
+def test_heads_are_normed_rotated_and_kept_where_they_belong(
+    norm_rope_insert_case: Case, generator: torch.Generator
 ) -> None:
-    args, _ = cache_insert_case(generator)
-    cache_insert(*args)
-    slots = args[6].tolist()
-    for new, pages in zip(args[:3], args[3:6], strict=True):
-        if new is None:
-            continue
+    """Rotation as multiplication of complex numbers, element i with element i + F; slots of nobody stay as they are."""
+    (projected, norms, cos, sin, slots, k, v, index_k), kwargs = norm_rope_insert_case(generator)
+    D, F, H = k.shape[3], cos.shape[-1], kwargs["num_heads"]
+    q, index_q = norm_rope_insert(projected, norms, cos, sin, slots, k, v, index_k, **kwargs)
+    x = projected.double().view(len(projected), -1, D)
+    y = torch.nn.functional.rms_norm(x[:, : len(norms[0])], (D,), None, kwargs["eps"]) * (1 + norms[0].double())
+    turned = torch.complex(y[..., :F], y[..., F : 2 * F]) * torch.complex(cos.double(), sin.double())[:, None]
+    expected = torch.cat([turned.real, turned.imag, y[..., 2 * F :]], -1)
+    close = {"atol": 1e-5, "rtol": 1e-5}
+    torch.testing.assert_close(q.double(), expected[:, :H], **close)
+    places = [(k, expected[:, H : H + 2]), (v, x[:, -2:])]
+    if index_k is not None:
+        torch.testing.assert_close(index_q.double(), expected[:, H + 2 : -1], **close)
+        places.append((index_k, expected[:, -1]))
+    for pages, new in places:
         flat = pages.flatten(0, 1)
-        for i, slot in enumerate(slots):
-            assert torch.equal(flat[slot], new[i])
-        untouched = [slot for slot in range(len(flat)) if slot not in slots]
+        torch.testing.assert_close(flat[slots].double(), new, **close)
+        untouched = [slot for slot in range(len(flat)) if slot not in slots.tolist()]
         assert bool(flat[untouched].isnan().all())
 
 
-def test_index_keys_cannot_be_forgotten(cases: dict[str, dict[str, Case]], generator: torch.Generator) -> None:
-    args, _ = cases["cache_insert"]["33 tokens, index True"](generator)
-    with pytest.raises(ValueError, match="together, or neither"):
-        cache_insert(*args[:2], None, *args[3:])
+def test_index_heads_of_another_size_have_norms_of_their_own(generator: torch.Generator) -> None:
+    angles = torch.randn(3, 4, generator=generator)
+    k, v, index_k = torch.zeros(2, 8, 1, 16), torch.zeros(2, 8, 1, 16), torch.zeros(2, 8, 8)
+    norms = torch.zeros(3, 16), torch.zeros(3, 8)
+    projected = torch.randn(3, 3 * 16 + 3 * 8 + 16, generator=generator)
+    places = angles.cos(), angles.sin(), torch.arange(3)
+    q, index_q = norm_rope_insert(projected, norms, *places, k, v, index_k, num_heads=2, eps=1e-6)
+    assert index_q is not None
+    assert (q.shape, index_q.shape) == ((3, 2, 16), (3, 2, 8))
+    assert bool(index_k[0, :3].any(-1).all())
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_projection_that_does_not_fit_its_heads_is_refused(
+    index: bool, cases: dict[str, dict[str, Case]], generator: torch.Generator
+) -> None:
+    case = cases["norm_rope_insert"][f"33 tokens, 4 heads, 16 pairs, {2 if index else 0} index heads"]
+    args, kwargs = case(generator)
+    other = None if index else torch.zeros(5, 16, 32)
+    with pytest.raises(ValueError, match="do not fit a projection"):
+        norm_rope_insert(*args[:7], other, **kwargs)
+    with pytest.raises(ValueError, match="do not fit a projection"):
+        norm_rope_insert(args[0][:, :-32], *args[1:], **kwargs)
 
 
 def test_experts(moe_experts_case: Case, generator: torch.Generator) -> None:
@@ -58,16 +84,6 @@ def test_experts(moe_experts_case: Case, generator: torch.Generator) -> None:
 def test_the_activation_at_known_points(gate: float, up: float, expected: float) -> None:
     got = swiglu(torch.tensor([[gate, up]]), alpha=1.702, limit=7.0)
     torch.testing.assert_close(got, torch.tensor([[expected]]), atol=0, rtol=1e-3 if abs(expected) < 1e-6 else 1e-6)
-
-
-def test_heads_are_normed_then_rotated(norm_rope_case: Case, generator: torch.Generator) -> None:
-    """Rotation as multiplication of complex numbers, element i with element i + F."""
-    (x, weight, cos, sin), kwargs = norm_rope_case(generator)
-    F = cos.shape[-1]
-    y = torch.nn.functional.rms_norm(x.double(), x.shape[-1:], None, kwargs["eps"]) * (1 + weight.double())
-    turned = torch.complex(y[..., :F], y[..., F : 2 * F]) * torch.complex(cos.double(), sin.double())[:, None]
-    expected = torch.cat([turned.real, turned.imag, y[..., 2 * F :]], -1)
-    torch.testing.assert_close(norm_rope(x, weight, cos, sin, **kwargs).double(), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_norm_and_residual(rms_norm_case: Case, generator: torch.Generator) -> None:

@@ -15,10 +15,7 @@ def block_topk(
     block behind the row's own is never chosen. The order among the chosen is not part of the contract.
     Errors: ValueError if more blocks are forced than chosen.
     """
-    if init_blocks + local_blocks > top_k:
-        raise ValueError(
-            f"{init_blocks} initial and {local_blocks} local blocks are forced, but only {top_k} are chosen"
-        )
+    check_forced(top_k, init_blocks, local_blocks)
     T, G, N = scores_TGN.shape
     own_T1 = (positions_T // block_size)[:, None]
     block_N = torch.arange(N, device=scores_TGN.device)
@@ -32,3 +29,11 @@ def block_topk(
     if top_k > N:
         chosen = torch.cat([chosen, chosen.new_full((T, G, top_k - N), -1)], -1)
     return chosen
+
+
+def check_forced(top_k: int, init_blocks: int, local_blocks: int) -> None:
+    """Errors: ValueError if more blocks are forced than chosen."""
+    if init_blocks + local_blocks > top_k:
+        raise ValueError(
+            f"{init_blocks} initial and {local_blocks} local blocks are forced, but only {top_k} are chosen"
+        )

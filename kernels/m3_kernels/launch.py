@@ -1,0 +1,33 @@
+"""What every kernel's wrapper checks and sets before a launch."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+def check_same_device(**tensors: Tensor) -> None:
+    """Errors: ValueError naming the tensors if they do not all lie on one device."""
+    if len({t.device for t in tensors.values()}) > 1:
+        places = ", ".join(f"{name} on {t.device}" for name, t in tensors.items())
+        raise ValueError(f"all tensors must lie on one device: {places}")
+
+
+def check_cache(name: str, cache: Tensor, like: Tensor) -> None:
+    """Errors: ValueError if a paged cache is not contiguous within a page or of another dtype than the queries."""
+    if cache.dtype != like.dtype:
+        raise ValueError(f"{name} is {cache.dtype} and the queries are {like.dtype}: they must be of one dtype")
+    if not cache[0].is_contiguous():
+        raise ValueError(f"the pages of {name} must be contiguous, got strides {cache.stride()}")
+
+
+def check_power_of_two(**sizes: int) -> None:
+    """Errors: ValueError naming the size that a tile cannot have."""
+    for name, size in sizes.items():
+        if size < 16 or size & (size - 1):
+            raise ValueError(f"{name} must be a power of two of at least 16, got {size}")
+
+
+def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
+    """Triton launches on the current device: make it the tensor's."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

@@ -1,0 +1,100 @@
+"""Compile every kernel for an H200 at M3's shapes, without a GPU, and print what the machine code is made of, as JSON.
+
+    python tests/kernels/compile_for_hopper.py
+
+A process of its own, because Triton's interpreter and its compiler cannot be used in one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from m3_kernels.block_topk import kernel as topk
+from m3_kernels.index_scores import kernel as scores
+from m3_kernels.moe_experts import kernel as moe
+from m3_kernels.norm_rope_insert import kernel as heads
+from m3_kernels.rms_norm import kernel as norm
+from m3_kernels.sparse_decode import kernel as decode
+from m3_kernels.sparse_prefill import kernel as prefill
+
+BATCH = {"query_starts": "*i32", "lengths": "*i32", "page_table": "*i32"}
+PREFILL = {"QUERIES": 4, "S": 128}
+INDEX = {"R": 4, "HEADS": 4, "S": 128, "D": 128}
+GROUPED = {"EXPERTS": 128, "C": 6144, "WIDTH": 3072, "STEP": 64}
+MANY = {**GROUPED, "FEW": False, "TOGETHER": 4, "M": 128}
+FEW = {**GROUPED, "FEW": True, "TOGETHER": 1, "M": 16, "N": 64}
+
+CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
+    # name, function, types of what is not an int32, compile-time values, options
+    ("index_scores", scores._score_many, BATCH | {"q": "*bf16", "k": "*bf16", "scores": "*fp32"},
+     INDEX | {"QUERIES": 32}, {"num_warps": 8, "num_stages": 3, "maxnreg": 128}),
+    ("index_scores few", scores._score_few, BATCH | {"q": "*bf16", "k": "*bf16", "scores": "*fp32"},
+     INDEX | {"ROWS": 16}, {"num_warps": 4, "num_stages": 4}),
+    ("block_topk", topk._choose, {"scores": "*fp32", "positions": "*i64", "chosen": "*i32"},
+     {"TOP_K": 16, "GROUPS": 256, "DEPTH": 32}, {"num_warps": 1}),
+    ("sparse_prefill unite", prefill._unite,
+     BATCH | dict.fromkeys(("chosen", "pages", "blocks", "choosers", "counts"), "*i32"),
+     PREFILL | {"K": 16, "SLOTS": 16}, {"num_warps": 4}),
+    ("sparse_prefill", prefill._attend_tiles,
+     BATCH | dict.fromkeys(("pages", "blocks", "choosers", "counts"), "*i32")
+     | dict.fromkeys(("q", "k", "v", "out"), "*bf16") | {"scale_log2": "fp32"},
+     PREFILL | {"GROUP": 16, "HEADS": 16, "D": 128, "LIST": 64, "KEYS": 64}, {"num_warps": 4, "num_stages": 3}),
+    ("sparse_decode", decode._attend_few,
+     BATCH | {"blocks": "*i32", "arrived": "*i32", "scale_log2": "fp32"}
+     | dict.fromkeys(("q", "k", "v", "out"), "*bf16")
+     | dict.fromkeys(("parts_acc", "parts_top", "parts_sum"), "*fp32"),
+     {"G": 4, "GROUP": 16, "HEADS": 16, "D": 128, "S": 128, "K": 16, "KEYS": 64, "PARTS": 16},
+     {"num_warps": 4, "num_stages": 3}),
+    *((f"moe_experts gate and up{name}", moe._gate_up,
+       dict.fromkeys(("x", "w13", "hidden"), "*bf16") | dict.fromkeys(("flat", "order", "starts"), "*i64")
+       | {"alpha": "fp32", "limit": "fp32"}, {"K": 4, "N": 64} | sizes, {"num_warps": warps, "num_stages": 4})
+      for name, sizes, warps in (("", MANY, 8), (" few", FEW, 4))),
+    *((f"moe_experts down{name}", moe._down,
+       dict.fromkeys(("hidden", "w2", "down"), "*bf16") | dict.fromkeys(("flat", "order", "starts"), "*i64")
+       | {"weights": "*fp32"}, {"N": 128} | sizes, {"num_warps": warps, "num_stages": 4})
+      for name, sizes, warps in (("", MANY, 8), (" few", FEW, 4))),
+    ("moe_experts add up", moe._add_up, {"down": "*bf16", "out": "*bf16"}, {"K": 4, "N": 1024}, {"num_warps": 4}),
+    ("norm_rope_insert", heads._norm_rope_insert,
+     dict.fromkeys(("projected", "norms", "q_out", "index_q_out", "k_cache", "v_cache", "index_cache"), "*bf16")
+     | {"cos": "*fp32", "sin": "*fp32", "slots": "*i64", "eps": "fp32"},
+     {"H": 64, "G": 4, "R": 4, "INDEX": True, "F": 32, "D": 128, "ROWS": 16}, {"num_warps": 4}),
+    ("rms_norm", norm._rms_norm,
+     dict.fromkeys(("x", "residual", "weight", "normed", "total"), "*bf16") | {"eps": "fp32"},
+     {"ADD": True, "WIDTH": 8192}, {"num_warps": 8}),
+]  # fmt: skip
+
+
+def compiled(function: Any, types: dict[str, str], values: dict[str, Any], options: dict[str, Any]) -> dict[str, int]:
+    """Registers, bytes of stack and of shared memory, and how often an instruction stands in the code."""
+    constants = {name for name in values if name in function.arg_names}
+    signature = {n: "constexpr" if n in constants else types.get(n, "i32") for n in function.arg_names}
+    # What a launch would find out by itself: pointers and strides are multiples of 16.
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, (name, kind) in enumerate(signature.items())
+        if kind.startswith("*") or "stride" in name
+    }
+    source = ASTSource(function, signature, {n: values[n] for n in constants}, aligned)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    tool = next(Path(triton.__file__).parent.rglob("cuobjdump"))
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        usage = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True).stdout
+        code = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True).stdout
+    found = {key.lower(): int(value) for key, value in re.findall(r"\b(REG|STACK):(\d+)", usage)}
+    counts = {name: len(re.findall(rf"\b{name}\b", code)) for name in ("HGMMA", "HMMA", "LDGSTS", "LDL", "STL")}
+    return {**found, "shared": made.metadata.shared, **counts}
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: compiled(*rest) for name, *rest in CASES}, indent=1))

@@ -1,0 +1,144 @@
+"""Every kernel agrees with its reference: under Triton's interpreter here, on a GPU where there is one.
+
+Memory that a kernel allocates starts poisoned, so a result that was not written cannot pass.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from m3_kernels.batch import AttentionBatch
+from m3_kernels.registry import operations
+
+pytest.importorskip("triton", reason="kernels need Triton")
+
+Case = Callable[[torch.Generator], Any]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+KERNELS = [name for name in sorted(operations()) if importlib.util.find_spec(f"m3_kernels.{name}.kernel")]
+HALF = {"sparse_prefill", "sparse_decode", "index_scores", "norm_rope_insert"}
+"""Operations that are also tested with fp16 tensors."""
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory() -> Iterator[None]:
+    """torch.empty gives NaN and the largest integers."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+def kernel_of(name: str) -> Callable[..., Any]:
+    return getattr(importlib.import_module(f"m3_kernels.{name}.kernel"), name)  # type: ignore[no-any-return]
+
+
+def moved(value: Any, dtype: torch.dtype) -> Any:
+    """On the device of the kernels; floating tensors in `dtype`."""
+    if isinstance(value, AttentionBatch):
+        return AttentionBatch.build(
+            value.query_counts, value.lengths, value.pages, page_size=value.page_size, device=DEVICE
+        )
+    if isinstance(value, tuple):
+        return tuple(moved(item, dtype) for item in value)
+    if isinstance(value, torch.Tensor):
+        return value.to(DEVICE, dtype if value.is_floating_point() else value.dtype)
+    return value
+
+
+def comparable(name: str, result: Any) -> list[torch.Tensor]:
+    """Results as a list; block lists as sets."""
+    found = list(result) if isinstance(result, tuple) else [result]
+    return [r.sort(-1).values for r in found] if name == "block_topk" else [r.float() for r in found if r is not None]
+
+
+def run_case(name: str, case: Case, dtype: torch.dtype) -> None:
+    args, kwargs = case(torch.Generator().manual_seed(11))
+    args = tuple(moved(a, dtype if name != "block_topk" else torch.float32) for a in args)
+    copies = tuple(a.clone() if isinstance(a, torch.Tensor) else a for a in args)
+    expected = operations()[name].reference(*copies, **kwargs)
+    got = kernel_of(name)(*args, **kwargs)
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-2
+    for left, right in zip(comparable(name, got), comparable(name, expected), strict=True):
+        torch.testing.assert_close(left, right, atol=tolerance, rtol=tolerance)
+    for left, right in zip(args, copies, strict=True):  # what it writes into its arguments
+        if isinstance(left, torch.Tensor):
+            torch.testing.assert_close(left, right, atol=tolerance, rtol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_equals_its_reference(name: str, cases: dict[str, dict[str, Case]]) -> None:
+    for case in cases[name].values():
+        run_case(name, case, torch.float32)
+
+
+@pytest.mark.parametrize("name", sorted(HALF & set(KERNELS)))
+def test_a_kernel_equals_its_reference_in_half_precision(name: str, cases: dict[str, dict[str, Case]]) -> None:
+    for case in cases[name].values():
+        run_case(name, case, torch.float16)
+
+
+def test_every_length_around_a_page_and_the_selection_limit(cases: Any) -> None:
+    """Lengths at which a block begins or ends, and at which rows begin to choose."""
+    from m3_kernels.block_topk import block_topk
+    from m3_kernels.index_scores import index_scores
+
+    generator = torch.Generator().manual_seed(5)
+    page, top_k = 16, 4
+    for length in [1, 2, 15, 16, 17, 63, 64, 65, 80, 97]:
+        for count in sorted({1, min(length, 5), length}):
+            pages = torch.randperm(-(-length // page) + 2, generator=generator).tolist()
+            batch = AttentionBatch.build([count], [length], [pages], page_size=page)
+            index_q = torch.randn(count, 2, 32, generator=generator)
+            index_k = torch.randn(len(pages), page, 32, generator=generator)
+            scores = index_scores(index_q, index_k, batch)
+            blocks = block_topk(scores, batch.positions_T, top_k=top_k, block_size=page)
+            q = torch.randn(count, 8, 32, generator=generator)
+            k, v = (torch.randn(len(pages), page, 2, 32, generator=generator) for _ in range(2))
+
+            def case(args: Any, kwargs: Any) -> Case:
+                return lambda _: (args, kwargs)
+
+            options = {"top_k": top_k, "block_size": page}
+            run_case("index_scores", case((index_q, index_k, batch), {}), torch.float32)
+            run_case("block_topk", case((scores, batch.positions_T), options), torch.float32)
+            run_case("sparse_prefill", case((q, k, v, blocks, batch), {"scale": 0.2}), torch.float32)
+            if count <= 16:
+                run_case("sparse_decode", case((q, k, v, blocks, batch), {"scale": 0.2}), torch.float32)
+
+
+@pytest.mark.parametrize("blocks", [1, 16, 17, 250, 256, 257, 600, 2049])
+def test_selection_of_long_rows_with_ties_nan_and_infinities(blocks: int) -> None:
+    generator = torch.Generator().manual_seed(blocks)
+    positions = torch.randint(0, blocks * 128, (6,), generator=generator)
+    positions[0] = blocks * 128 - 1
+    scores = torch.randint(-20, 20, (6, 2, blocks), generator=generator).float()
+    scores[torch.rand(scores.shape, generator=generator) < 0.05] = float("nan")
+    scores[scores == 19] = -0.0
+    run_case("block_topk", lambda _: ((scores, positions), {"top_k": 16, "block_size": 128}), torch.float32)
+
+
+def test_what_a_kernel_cannot_take_is_said_before_the_launch(cases: dict[str, dict[str, Case]]) -> None:
+    (q, k, v, blocks, batch), options = cases["sparse_prefill"]["a prompt, heads (4, 2)"](torch.Generator())
+    q, k, v, blocks, batch = (moved(x, torch.float32) for x in (q, k, v, blocks, batch))
+    attend = kernel_of("sparse_prefill")
+    with pytest.raises(ValueError, match="3 query heads cannot share 2 key heads"):
+        attend(q[:, :3], k, v, blocks, batch, **options)
+    with pytest.raises(ValueError, match=r"key cache is torch.float16 and the queries are torch.float32"):
+        attend(q, k.half(), v, blocks, batch, **options)
+    with pytest.raises(ValueError, match="contiguous int32"):
+        attend(q, k, v, blocks.long(), batch, **options)
+    with pytest.raises(ValueError, match="head_dim must be a power of two"):
+        attend(q[..., :24], k[..., :24].contiguous(), v[..., :24].contiguous(), blocks, batch, **options)
+    with pytest.raises(ValueError, match="takes 16 new tokens a sequence, got 50"):
+        kernel_of("sparse_decode")(q, k, v, blocks, batch, **options)
+    with pytest.raises(ValueError, match="4 local blocks are forced, but only 3 are chosen"):
+        kernel_of("block_topk")(
+            torch.zeros(1, 1, 8), torch.zeros(1, dtype=torch.int64), top_k=3, block_size=16, local_blocks=4
+        )
+    with pytest.raises(ValueError, match="must be contiguous float32"):
+        kernel_of("block_topk")(torch.zeros(1, 1, 8).half(), torch.zeros(1, dtype=torch.int64), top_k=3, block_size=16)
