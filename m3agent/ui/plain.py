@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from rich.console import Console, Group
+from rich.padding import Padding
 from rich.text import Text
 
 from m3agent.events import Event, MessageAdded, Prefill, RunEnded, ToolEnded, ToolStarted
@@ -27,9 +28,7 @@ class PlainView:
         shown = render(event)
         match event:
             case MessageAdded() if event.message.role == "assistant" and event.message.text.strip():
-                shown = Text(
-                    "\n".join("  " + line for line in with_bounded_words(clean(event.message.text)).strip().split("\n"))
-                )
+                shown = _indented(with_bounded_words(clean(event.message.text)))
             case ToolStarted():
                 self._calls[event.call_id] = event
             case ToolEnded():
@@ -38,7 +37,7 @@ class PlainView:
             case Prefill() if event.total_tokens >= 10_000 and event.done_tokens == event.total_tokens:
                 shown = Text(f"  · read {event.total_tokens:,} tokens")
             case RunEnded() if self._show_summary and shown is not None and event.summary.strip():
-                shown = Group(shown, Text("\n".join("  " + line for line in clean(event.summary).strip().split("\n"))))
+                shown = Group(shown, _indented(clean(event.summary)))
         if shown is not None:
             with self._console.capture() as drawn:
                 self._console.print(shown, markup=False, emoji=False)
@@ -47,3 +46,8 @@ class PlainView:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _indented(text: str) -> Padding:
+    """Under the line before it, also where it is folded."""
+    return Padding(Text(text.strip()), (0, 0, 0, 2))

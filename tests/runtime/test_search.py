@@ -12,7 +12,7 @@ import torch
 
 from m3_model.cache import KVCache
 from m3_model.inputs import ModelInputs
-from m3_runtime.chat.events import Candidate
+from m3_runtime.chat.events import Candidate, Finish
 from m3_runtime.chat.options import ChatOptions
 from m3_runtime.chat.session import ChatEngine
 from m3_runtime.engine import Engine
@@ -215,6 +215,16 @@ def test_proposed_calls_come_after_the_found_ones_scored_best_first(chat: ChatEn
     alone = chat.score_calls(MESSAGES, tools, [("edit_line", a) for a in arguments], options)
     assert [c.logprob for c in others] == pytest.approx(alone, abs=1e-3)
     assert len({c.call.id for c in found}) == len(found)
+
+
+def test_a_turn_of_proposed_calls_alone_ends_as_one_with_calls(chat: ChatEngine, tools: Tools) -> None:
+    proposed = [{"path": "a.py", "action": "replace", "line": "L1|", "text": "x"}]
+    for wanted, reason in ((proposed, "tool_calls"), ([], "length")):
+        options = dataclasses.replace(CALL_OPTIONS, candidates=2, proposed=wanted, max_tokens=1)
+        *found, end = chat.stream(MESSAGES, tools, options)
+        assert isinstance(end, Finish)
+        assert end.reason == reason
+        assert [c.proposed for c in found if isinstance(c, Candidate)] == [True] * len(wanted)
 
 
 def test_proposed_calls_need_a_named_tool() -> None:

@@ -186,11 +186,14 @@ class ChatEngine:
             seen.add(written)
             self._transcripts.remember(turn.prompt, answer.message(), answer.token_ids)
             yield Candidate(call=call, logprob=hypothesis.logprob)
-        yield from self._proposed(turn, messages, tools, options, seen)
+        num_found = len(seen)
+        for candidate in self._proposed(turn, messages, tools, options, seen):
+            num_found += 1
+            yield candidate
         usage = Usage(
             prompt_tokens=len(turn.prompt.token_ids), cached_tokens=cached, completion_tokens=completion_tokens
         )
-        reason: Literal["tool_calls", "length"] = "tool_calls" if seen else "length"
+        reason: Literal["tool_calls", "length"] = "tool_calls" if num_found else "length"
         yield Finish(reason=reason, usage=usage, reused_tokens=turn.prompt.reused_tokens, note=turn.prompt.note)
 
     def _proposed(
