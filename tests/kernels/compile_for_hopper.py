@@ -19,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from m3_kernels.block_topk import kernel as topk
+from m3_kernels.dense_attention import kernel as dense
 from m3_kernels.index_scores import kernel as scores
 from m3_kernels.moe_experts import kernel as moe
 from m3_kernels.norm_rope_insert import kernel as heads
@@ -54,6 +55,12 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
      | dict.fromkeys(("parts_acc", "parts_top", "parts_sum"), "*fp32"),
      {"G": 4, "GROUP": 16, "HEADS": 16, "D": 128, "S": 128, "K": 16, "KEYS": 64, "PARTS": 16},
      {"num_warps": 4, "num_stages": 3}),
+    *((f"dense_attention{name}", dense._attend,
+       BATCH | {"arrived": "*i32", "scale_log2": "fp32"} | dict.fromkeys(("q", "k", "v", "out"), "*bf16")
+       | dict.fromkeys(("parts_acc", "parts_top", "parts_sum"), "*fp32"),
+       {"GROUP": 16, "HEADS": 16, "D": 128, "S": 128, "KEYS": 64, "MIN_STEPS": 4} | sizes,
+       {"num_warps": warps, "num_stages": 3})
+      for name, sizes, warps in (("", {"QUERIES": 8, "PARTS": 1}, 8), (" few", {"QUERIES": 1, "PARTS": 64}, 4))),
     *((f"moe_experts gate and up{name}", moe._gate_up,
        dict.fromkeys(("x", "w13", "hidden"), "*bf16") | dict.fromkeys(("flat", "order", "starts"), "*i64")
        | {"alpha": "fp32", "limit": "fp32"}, {"K": 4, "N": 64} | sizes, {"num_warps": warps, "num_stages": 4})

@@ -19,7 +19,7 @@ pytest.importorskip("triton", reason="kernels need Triton")
 Case = Callable[[torch.Generator], Any]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KERNELS = [name for name in sorted(operations()) if importlib.util.find_spec(f"m3_kernels.{name}.kernel")]
-HALF = {"sparse_prefill", "sparse_decode", "index_scores", "norm_rope_insert"}
+HALF = {"dense_attention", "sparse_prefill", "sparse_decode", "index_scores", "norm_rope_insert"}
 """Operations that are also tested with fp16 tensors."""
 
 
@@ -104,6 +104,7 @@ def test_every_length_around_a_page_and_the_selection_limit(cases: Any) -> None:
                 return lambda _: (args, kwargs)
 
             options = {"top_k": top_k, "block_size": page}
+            run_case("dense_attention", case((q, k, v, batch), {"scale": 0.2}), torch.float32)
             run_case("index_scores", case((index_q, index_k, batch), {}), torch.float32)
             run_case("block_topk", case((scores, batch.positions_T), options), torch.float32)
             run_case("sparse_prefill", case((q, k, v, blocks, batch), {"scale": 0.2}), torch.float32)

@@ -12,6 +12,9 @@ import pytest
 pytest.importorskip("triton", reason="kernels need Triton")
 
 REGISTERS, SHARED_BYTES = 65536, 227 * 1024
+WIDE = ["index_scores", "index_scores few", "sparse_prefill", "dense_attention"]
+WIDE += ["moe_experts gate and up", "moe_experts down"]
+NARROW = ["sparse_decode", "dense_attention few", "moe_experts gate and up few", "moe_experts down few"]
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +32,13 @@ def test_nothing_spills(code: dict[str, dict[str, int]]) -> None:
     assert not spilled
 
 
-@pytest.mark.parametrize(
-    "name", ["index_scores", "index_scores few", "sparse_prefill", "moe_experts gate and up", "moe_experts down"]
-)
+@pytest.mark.parametrize("name", WIDE)
 def test_wide_products_run_on_warp_groups(name: str, code: dict[str, dict[str, int]]) -> None:
     assert code[name]["HGMMA"] > 0
     assert code[name]["HMMA"] == 0
 
 
-@pytest.mark.parametrize("name", ["sparse_decode", "moe_experts gate and up few", "moe_experts down few"])
+@pytest.mark.parametrize("name", NARROW)
 def test_narrow_products_run_on_tensor_cores(name: str, code: dict[str, dict[str, int]]) -> None:
     assert code[name]["HMMA"] > 0
 

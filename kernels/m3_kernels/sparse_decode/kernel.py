@@ -1,7 +1,6 @@
 """Sparse attention of few queries in Triton. Legend: as in the reference; W parts that a row's work is split into.
 
-Attending to a few blocks is short work: it is spread over many programs, and whichever of a row's programs ends last
-adds the parts up, always in the same order. So the result does not depend on timing, and one launch does it all.
+Attending to a few blocks is short work, so it is spread over many programs; `softmax` says how they come together.
 """
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from m3_kernels.batch import DECODE_QUERIES, AttentionBatch
 from m3_kernels.launch import check_cache, check_power_of_two, check_same_device, on_device_of
+from m3_kernels.softmax import accumulate, is_last, merged
 
 PROGRAMS = 132
 """Parts are made until there are about so many programs: one a multiprocessor."""
@@ -144,32 +144,14 @@ def _attend_few(
         k_ND = tl.load(k_tile + page * k_stride_p + offset * k_stride_s, mask=seen[:, None], other=0.0)
         v_ND = tl.load(v_tile + page * v_stride_p + offset * v_stride_s, mask=seen[:, None], other=0.0)
         dots = tl.where(seen[None, :], tl.dot(q_HD, tl.trans(k_ND)) * scale_log2, float("-inf"))
-        new_top = tl.maximum(top_H, tl.max(dots, 1))
-        weights = tl.exp2(dots - new_top[:, None])
-        shrink = tl.exp2(top_H - new_top)
-        acc_HD = tl.dot(weights.to(v_ND.dtype), v_ND, acc_HD * shrink[:, None])
-        sum_H = sum_H * shrink + tl.sum(weights, 1)
-        top_H = new_top
+        acc_HD, top_H, sum_H = accumulate(dots, v_ND, acc_HD, top_H, sum_H)
 
     row = (b * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
-    if PARTS > 1:
-        at = (row * PARTS + part) * HEADS + head
-        tl.store(parts_acc + at[:, None] * D + d[None, :], acc_HD)
-        tl.store(parts_top + at, top_H)
-        tl.store(parts_sum + at, sum_H)
-        tl.debug_barrier()  # every thread has written its share before one of them reports it
-        if tl.atomic_add(arrived + row, 1, sem="acq_rel") != PARTS - 1:
+    if PARTS == 1:
+        result = acc_HD / sum_H[:, None]
+    else:
+        if not is_last(parts_acc, parts_top, parts_sum, arrived, row, part, PARTS, acc_HD, top_H, sum_H, PARTS):
             return
-        w = tl.arange(0, PARTS)
-        at_all = (row * PARTS + w[:, None]) * HEADS + head[None, :]
-        tops_WH = tl.load(parts_top + at_all)
-        top_H = tl.max(tops_WH, 0)
-        sum_H = tl.sum(tl.load(parts_sum + at_all) * tl.exp2(tops_WH - top_H[None, :]), 0)
-        acc_HD = tl.zeros([HEADS, D], tl.float32)
-        for i in range(PARTS):
-            at = (row * PARTS + i) * HEADS + head
-            share = tl.exp2(tl.load(parts_top + at) - top_H)
-            acc_HD += tl.load(parts_acc + at[:, None] * D + d[None, :]) * share[:, None]
-    result = acc_HD / sum_H[:, None]
+        result = merged(parts_acc, parts_top, parts_sum, row, PARTS, HEADS, D, PARTS)
     out_row = out + (t * G * GROUP + g * GROUP + head) * D
     tl.store(out_row[:, None] + d[None, :], result.to(out.dtype.element_ty), mask=(head < GROUP)[:, None])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from m3_kernels.batch import AttentionBatch
 from m3_kernels.launch import check_cache, check_power_of_two, check_same_device, on_device_of
+from m3_kernels.softmax import accumulate
 
 TILE_ROWS = 64
 """Queries times heads of a tile: one warp group's wgmma."""
@@ -201,7 +202,7 @@ def _attend_tiles(
         k_ND = tl.load(k_tile + page * k_stride_p + offset * k_stride_s)
         v_ND = tl.load(v_tile + page * v_stride_p + offset * v_stride_s)
         dots = tl.dot(q_MD, tl.trans(k_ND)) * scale_log2
-        acc_MD, top_M, sum_M = _accumulate(dots, v_ND, acc_MD, top_M, sum_M)
+        acc_MD, top_M, sum_M = accumulate(dots, v_ND, acc_MD, top_M, sum_M)
     for i in range(num_whole * STEPS, num_all * STEPS):
         page = tl.load(pages + i // STEPS).to(tl.int64)
         n = tl.load(blocks + i // STEPS)
@@ -212,18 +213,8 @@ def _attend_tiles(
         dots = tl.dot(q_MD, tl.trans(k_ND)) * scale_log2
         chose = ((bits >> query) & 1) == 1
         seen = chose[:, None] & ((n * S + offset + key)[None, :] <= (position + query)[:, None])
-        acc_MD, top_M, sum_M = _accumulate(tl.where(seen, dots, float("-inf")), v_ND, acc_MD, top_M, sum_M)
+        acc_MD, top_M, sum_M = accumulate(tl.where(seen, dots, float("-inf")), v_ND, acc_MD, top_M, sum_M)
 
     result = acc_MD / tl.where(sum_M > 0, sum_M, 1.0)[:, None]
     out_row = out + t * out_stride_t + (g * GROUP + head) * D
     tl.store(out_row[:, None] + d[None, :], result.to(out.dtype.element_ty), mask=valid[:, None])
-
-
-@triton.jit
-def _accumulate(dots, v_ND, acc_MD, top_M, sum_M):
-    """One step of the online softmax, in powers of two."""
-    new_top = tl.maximum(top_M, tl.max(dots, 1))
-    weights = tl.exp2(dots - new_top[:, None])
-    shrink = tl.exp2(top_M - new_top)
-    acc_MD = tl.dot(weights.to(v_ND.dtype), v_ND, acc_MD * shrink[:, None])
-    return acc_MD, new_top, sum_M * shrink + tl.sum(weights, 1)
