@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test lint bench nano clean
+.PHONY: demo test lint bench bench-kernels nano clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,9 +24,12 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-bench: $(VENV)/ready
+bench: $(VENV)/ready  ## the agent on the examples and on held-out bugs (hours)
 	$(BIN)/python -m benchmarks.examples
 	$(BIN)/python -m benchmarks.heldout
+
+bench-kernels: $(VENV)/ready  ## the kernels, on a GPU
+	$(BIN)/python -m benchmarks.kernels
 
 nano: ## train the embedded model anew (on a GPU machine)
 	training/run.sh
