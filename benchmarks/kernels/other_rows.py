@@ -32,6 +32,11 @@ def expert_rows(shape: Shape, ceilings: Ceilings, device: torch.device, dtype: t
 
     E, K, C, width = shape.experts, shape.experts_per_token, shape.hidden, shape.expert_width
     w13, w2 = normal(E, 2 * width, C, scale=C**-0.5), normal(E, C, width, scale=width**-0.5)
+    eighths = tuple(w.to(torch.float8_e4m3fn) for w in (w13, w2))
+    powers = tuple(
+        torch.randint(118, 122, (*w.shape[:2], w.shape[2] // 32), device=device, dtype=torch.uint8, generator=generator)
+        for w in (w13, w2)
+    )
     rows = []
     for tokens in (1, 16, min(512, shape.chunk), shape.chunk):
         x = normal(tokens, C)
@@ -49,6 +54,18 @@ def expert_rows(shape: Shape, ceilings: Ceilings, device: torch.device, dtype: t
         note = f"{flops / time.ms / 1e9:.0f} TFLOP/s, {num_bytes / time.ms / 1e9:.2f} TB/s of weights"
         rows.append(
             Row("experts", tokens, time, bound_ms / time.ms, "of bound", bound_ms, error=error, note=note, **gate)
+        )
+        mx_time = cold(partial(moe_experts, x, *eighths, ids, weights, **ACTIVATION, scales=powers))
+        rows.append(
+            Row(
+                "experts, MXFP8 vs bf16",
+                tokens,
+                mx_time,
+                time.ms / mx_time.ms,
+                "x",
+                time.ms,
+                at_least=1.6 if tokens == 1 else 1.3 if tokens == 512 else 0.85 if tokens == shape.chunk else None,
+            )
         )
         if device.type == "cuda" and tokens > 16:
             theirs = cold(partial(grouped_mm_experts, *arguments, **ACTIVATION))

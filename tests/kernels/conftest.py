@@ -133,16 +133,24 @@ def insert_case(tokens: int, heads: int, pairs: int, index: int) -> Case:
     return make
 
 
-def moe_case(tokens: int, experts: int, top_k: int) -> Case:
+def moe_case(tokens: int, experts: int, top_k: int, quantized: bool = False) -> Case:
     def make(g: torch.Generator) -> Arguments:
         ids = torch.stack([torch.randperm(experts, generator=g)[:top_k] for _ in range(tokens)]) if tokens else None
+        C, width = (64, 96) if quantized else (32, 24)
+        w13 = torch.randn(experts, 2 * width, C, generator=g)
+        w2 = torch.randn(experts, C, width, generator=g)
+        scales = None
+        if quantized:
+            w13, w2 = (w.to(torch.float8_e4m3fn) for w in (w13, w2))
+            sizes = (experts, 2 * width, C // 32), (experts, C, width // 32)
+            scales = tuple(torch.randint(120, 129, size, dtype=torch.uint8, generator=g) for size in sizes)
         return (
-            torch.randn(tokens, 32, generator=g),
-            torch.randn(experts, 48, 32, generator=g),
-            torch.randn(experts, 32, 24, generator=g),
+            torch.randn(tokens, C, generator=g),
+            w13,
+            w2,
             torch.empty(0, top_k, dtype=torch.int64) if ids is None else ids,
             torch.rand(tokens, top_k, generator=g),
-        ), {"alpha": 1.702, "limit": 7.0}
+        ), {"alpha": 1.702, "limit": 7.0, "scales": scales}
 
     return make
 
@@ -167,7 +175,9 @@ CASES: dict[str, dict[str, Case]] = {
         for rows, blocks, k, init, local in [(1, 1, 4, 0, 1), (40, 3, 4, 0, 1), (40, 30, 4, 0, 1), (40, 30, 4, 1, 2)]
     },
     "moe_experts": {
-        f"{n} tokens, {k} of {e}": moe_case(n, e, k) for n in (0, 1, 2, 50) for e, k in [(1, 1), (4, 2), (32, 4)]
+        f"{n} tokens, {k} of {e}{', MXFP8' if quantized else ''}": moe_case(n, e, k, quantized)
+        for n in (0, 1, 2, 50)
+        for e, k, quantized in [(1, 1, False), (4, 2, False), (32, 4, False), (4, 2, True)]
     },
     "norm_rope_insert": {
         f"{n} tokens, {h} heads, {p} pairs, {i} index heads": insert_case(n, h, p, i)

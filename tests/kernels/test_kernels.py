@@ -46,7 +46,8 @@ def moved(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, tuple):
         return tuple(moved(item, dtype) for item in value)
     if isinstance(value, torch.Tensor):
-        return value.to(DEVICE, dtype if value.is_floating_point() else value.dtype)
+        kept = not value.is_floating_point() or value.dtype == torch.float8_e4m3fn
+        return value.to(DEVICE, value.dtype if kept else dtype)
     return value
 
 
@@ -58,6 +59,7 @@ def comparable(name: str, result: Any) -> list[torch.Tensor]:
 
 def run_case(name: str, case: Case, dtype: torch.dtype) -> None:
     args, kwargs = case(torch.Generator().manual_seed(11))
+    kwargs = {key: moved(value, dtype) for key, value in kwargs.items()}
     args = tuple(moved(a, dtype if name != "block_topk" else torch.float32) for a in args)
     copies = tuple(a.clone() if isinstance(a, torch.Tensor) else a for a in args)
     expected = operations()[name].reference(*copies, **kwargs)
@@ -66,7 +68,7 @@ def run_case(name: str, case: Case, dtype: torch.dtype) -> None:
     for left, right in zip(comparable(name, got), comparable(name, expected), strict=True):
         torch.testing.assert_close(left, right, atol=tolerance, rtol=tolerance)
     for left, right in zip(args, copies, strict=True):  # what it writes into its arguments
-        if isinstance(left, torch.Tensor):
+        if isinstance(left, torch.Tensor) and left.dtype != torch.float8_e4m3fn:
             torch.testing.assert_close(left, right, atol=tolerance, rtol=tolerance, equal_nan=True)
 
 
@@ -143,3 +145,21 @@ def test_what_a_kernel_cannot_take_is_said_before_the_launch(cases: dict[str, di
         )
     with pytest.raises(ValueError, match="must be contiguous float32"):
         kernel_of("block_topk")(torch.zeros(1, 1, 8).half(), torch.zeros(1, dtype=torch.int64), top_k=3, block_size=16)
+
+
+def test_mxfp8_weights_give_what_their_dequantised_ones_give_to_the_last_bit(cases: dict[str, dict[str, Case]]) -> None:
+    (x, w13, w2, ids, weights), options = cases["moe_experts"]["50 tokens, 2 of 4, MXFP8"](torch.Generator())
+    experts = kernel_of("moe_experts")
+    plain = []
+    for matrix, scale in zip((w13, w2), options["scales"], strict=True):
+        factors = torch.exp2(scale.double() - 127).float().repeat_interleave(32, -1)
+        plain.append((matrix.float() * factors).to(DEVICE))
+    x, ids, weights = (t.to(DEVICE) for t in (x, ids, weights))
+    expected = experts(x, *plain, ids, weights, **{**options, "scales": None})
+    scales = tuple(s.to(DEVICE) for s in options["scales"])
+    got = experts(x, w13.to(DEVICE), w2.to(DEVICE), ids, weights, **{**options, "scales": scales})
+    assert torch.equal(got, expected)
+    with pytest.raises(ValueError, match="comes without scales"):
+        experts(x, w13, w2, ids, weights, **{**options, "scales": None})
+    with pytest.raises(ValueError, match="needs uint8 scales"):
+        experts(x, w13, w2, ids, weights, **{**options, "scales": (scales[0][:, 1:], scales[1])})

@@ -14,7 +14,8 @@ pytest.importorskip("triton", reason="kernels need Triton")
 REGISTERS, SHARED_BYTES = 65536, 227 * 1024
 WIDE = ["index_scores", "index_scores few", "sparse_prefill", "dense_attention"]
 WIDE += ["moe_experts gate and up", "moe_experts down"]
-NARROW = ["sparse_decode", "dense_attention few", "moe_experts gate and up few", "moe_experts down few"]
+WIDE += ["moe_experts gate and up few", "moe_experts down few", "moe_experts down, MXFP8"]
+NARROW = ["sparse_decode", "dense_attention few"]
 
 
 @pytest.fixture(scope="module")

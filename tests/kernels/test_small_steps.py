@@ -10,6 +10,7 @@ from m3_kernels.moe_experts import moe_experts
 from m3_kernels.moe_experts.reference import swiglu
 from m3_kernels.norm_rope_insert import norm_rope_insert
 from m3_kernels.rms_norm import rms_norm
+from m3_model.quantization import dequantize
 
 Case = Callable[[torch.Generator], Any]
 
@@ -65,6 +66,12 @@ def test_a_projection_that_does_not_fit_its_heads_is_refused(
 
 def test_experts(moe_experts_case: Case, generator: torch.Generator) -> None:
     (x, w13, w2, ids, weights), kwargs = moe_experts_case(generator)
+    given, w13, w2 = (w13, w2), w13.float(), w2.float()
+    if kwargs["scales"] is not None:
+        w13, w2 = (
+            torch.stack([dequantize(*pair) for pair in zip(*both, strict=True)])
+            for both in zip(given, kwargs["scales"], strict=True)
+        )
     expected = torch.zeros(x.shape, dtype=torch.float64)
     width = w2.shape[2]
     for t in range(len(x)):
@@ -73,7 +80,7 @@ def test_experts(moe_experts_case: Case, generator: torch.Generator) -> None:
             up = (w13[expert, width:].double() @ x[t].double()).clamp(-kwargs["limit"], kwargs["limit"])
             hidden = gate / (1 + torch.exp(-kwargs["alpha"] * gate)) * (up + 1)
             expected[t] += weight * (w2[expert].double() @ hidden)
-    got = moe_experts(x, w13, w2, ids, weights, **kwargs)
+    got = moe_experts(x, *given, ids, weights, **kwargs)
     torch.testing.assert_close(got.double(), expected, atol=1e-3, rtol=1e-4)
 
 

@@ -3,6 +3,9 @@
 Two grouped matrix products. The first gathers its tokens and ends in the activation, the second ends in the token's
 weight; a last pass adds up each token's rows in a fixed order. Rows are sorted by expert on the device and tiles are
 found by counting, so no count ever travels to the host.
+
+Weights are the left operand of each product and tokens the right one: a single token then costs eight columns of
+matrix work and not 64 rows, and weights that are dequantised go from registers into the product.
 """
 
 import torch
@@ -11,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from m3_kernels.launch import check_same_device, on_device_of
+from m3_kernels.moe_experts.reference import check_scales
 
 FEW_ROWS = 64
 """With so few rows nearly every row has an expert of its own: they are not sorted, and a tile is one row."""
@@ -27,20 +31,21 @@ def moe_experts(
     *,
     alpha: float,
     limit: float,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """As the reference. Errors: ValueError also for dtypes, strides or sizes that the tiles cannot take."""
     check_same_device(x=x_TC, w13=w13_EXC, w2=w2_ECI, expert_ids=expert_ids_TK, weights=weights_TK)
+    check_scales(w13_EXC, w2_ECI, scales)
     T, C = x_TC.shape
     K = expert_ids_TK.shape[1]
     E, X, _ = w13_EXC.shape
     width = X // 2
     if w13_EXC.shape[2] != C or w2_ECI.shape != (E, C, width):
         raise ValueError(f"tokens of {C} channels do not fit w13 {tuple(w13_EXC.shape)} and w2 {tuple(w2_ECI.shape)}")
-    if not x_TC.dtype == w13_EXC.dtype == w2_ECI.dtype:
+    if scales is None and not x_TC.dtype == w13_EXC.dtype == w2_ECI.dtype:
         raise ValueError(f"tokens and weights must be of one dtype: {x_TC.dtype}, {w13_EXC.dtype}, {w2_ECI.dtype}")
-    for name, tensor in (("x", x_TC), ("w13", w13_EXC), ("w2", w2_ECI)):
-        if tensor.stride(-1) != 1:
-            raise ValueError(f"the last axis of {name} must be contiguous, got strides {tensor.stride()}")
+    if x_TC.stride(1) != 1 or not (w13_EXC.is_contiguous() and w2_ECI.is_contiguous()):
+        raise ValueError("w13 and w2 must be contiguous, and x along its channels")
     out_TC = torch.empty(T, C, dtype=x_TC.dtype, device=x_TC.device)
     if T == 0:
         return out_TC
@@ -60,18 +65,19 @@ def moe_experts(
     down = torch.empty(rows, C, dtype=x_TC.dtype, device=x_TC.device)
     grouping = {"FEW": few, "EXPERTS": triton.next_power_of_2(E), "TOGETHER": 1 if few else TILES_TOGETHER}
     tile = {"M": tile_rows, "N": 64, "STEP": 64, "num_warps": 8 if tile_rows == 128 else 4, "num_stages": 4}
+    w13_scale, w2_scale = (w13_EXC, w2_ECI) if scales is None else scales  # not read where there are none
+    grouping["QUANTIZED"] = scales is not None
     weights = weights_TK.reshape(rows).float()
     with on_device_of(x_TC):
         _gate_up[(num_tiles * triton.cdiv(width, tile["N"]),)](
             x_TC,
             w13_EXC,
+            w13_scale,
             hidden,
             flat,
             order,
             starts,
             x_TC.stride(0),
-            w13_EXC.stride(0),
-            w13_EXC.stride(1),
             num_tiles,
             E,
             alpha,
@@ -86,13 +92,12 @@ def moe_experts(
         _down[(num_tiles * triton.cdiv(C, tile["N"]),)](
             hidden,
             w2_ECI,
+            w2_scale,
             down,
             flat,
             order,
             starts,
             weights,
-            w2_ECI.stride(0),
-            w2_ECI.stride(1),
             num_tiles,
             E,
             C=C,
@@ -144,13 +149,12 @@ def _tile(
 def _gate_up(
     x,
     w13,
+    w13_scale,
     hidden,
     flat,
     order,
     starts,
     x_stride_t,
-    w_stride_e,
-    w_stride_x,
     num_tiles,
     E,
     alpha,
@@ -161,6 +165,7 @@ def _gate_up(
     FEW: tl.constexpr,
     EXPERTS: tl.constexpr,
     TOGETHER: tl.constexpr,
+    QUANTIZED: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     STEP: tl.constexpr,
@@ -174,34 +179,32 @@ def _gate_up(
         return
     n, c = column * N + tl.arange(0, N), tl.arange(0, STEP)
     x_tile = x + (rows // K).to(tl.int64)[:, None] * x_stride_t + c[None, :]
-    gate_tile = w13 + e * w_stride_e + n[:, None] * w_stride_x + c[None, :]
-    up_tile = gate_tile + WIDTH * w_stride_x
-    gate_MN = tl.zeros([M, N], tl.float32)
-    up_MN = tl.zeros([M, N], tl.float32)
+    gate_row, up_row = e * 2 * WIDTH + n, e * 2 * WIDTH + WIDTH + n
+    gate_NM = tl.zeros([N, M], tl.float32)
+    up_NM = tl.zeros([N, M], tl.float32)
     for at in range(0, C, STEP):
-        inside = at + c < C
-        x_MC = tl.load(x_tile + at, mask=valid[:, None] & inside[None, :], other=0.0)
-        mask = (n < WIDTH)[:, None] & inside[None, :]
-        gate_MN = tl.dot(x_MC, tl.trans(tl.load(gate_tile + at, mask=mask, other=0.0)), gate_MN)
-        up_MN = tl.dot(x_MC, tl.trans(tl.load(up_tile + at, mask=mask, other=0.0)), up_MN)
-    gate_MN = tl.minimum(gate_MN, limit)
-    up_MN = tl.minimum(tl.maximum(up_MN, -limit), limit)
-    result = gate_MN * tl.sigmoid(alpha * gate_MN) * (up_MN + 1)
+        x_MC = tl.load(x_tile + at, mask=valid[:, None] & (at + c < C)[None, :], other=0.0)
+        gate_NC = _weights(w13, w13_scale, gate_row, n < WIDTH, at, x_MC.dtype, C, STEP, QUANTIZED)
+        up_NC = _weights(w13, w13_scale, up_row, n < WIDTH, at, x_MC.dtype, C, STEP, QUANTIZED)
+        gate_NM = tl.dot(gate_NC, tl.trans(x_MC), gate_NM)
+        up_NM = tl.dot(up_NC, tl.trans(x_MC), up_NM)
+    gate_NM = tl.minimum(gate_NM, limit)
+    up_NM = tl.minimum(tl.maximum(up_NM, -limit), limit)
+    result_NM = (gate_NM * tl.sigmoid(alpha * gate_NM) * (up_NM + 1)).to(hidden.dtype.element_ty)
     at = rows.to(tl.int64)[:, None] * WIDTH + n[None, :]
-    tl.store(hidden + at, result.to(hidden.dtype.element_ty), mask=valid[:, None] & (n < WIDTH)[None, :])
+    tl.store(hidden + at, tl.trans(result_NM), mask=valid[:, None] & (n < WIDTH)[None, :])
 
 
 @triton.jit
 def _down(
     hidden,
     w2,
+    w2_scale,
     down,
     flat,
     order,
     starts,
     weights,
-    w_stride_e,
-    w_stride_c,
     num_tiles,
     E,
     C: tl.constexpr,
@@ -209,6 +212,7 @@ def _down(
     FEW: tl.constexpr,
     EXPERTS: tl.constexpr,
     TOGETHER: tl.constexpr,
+    QUANTIZED: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     STEP: tl.constexpr,
@@ -222,16 +226,34 @@ def _down(
         return
     n, i = column * N + tl.arange(0, N), tl.arange(0, STEP)
     hidden_tile = hidden + rows.to(tl.int64)[:, None] * WIDTH + i[None, :]
-    w_tile = w2 + e * w_stride_e + n[:, None] * w_stride_c + i[None, :]
-    acc_MN = tl.zeros([M, N], tl.float32)
+    w_row = e * C + n
+    acc_NM = tl.zeros([N, M], tl.float32)
     for at in range(0, WIDTH, STEP):
-        inside = at + i < WIDTH
-        h_MI = tl.load(hidden_tile + at, mask=valid[:, None] & inside[None, :], other=0.0)
-        w_NI = tl.load(w_tile + at, mask=(n < C)[:, None] & inside[None, :], other=0.0)
-        acc_MN = tl.dot(h_MI, tl.trans(w_NI), acc_MN)
-    acc_MN *= tl.load(weights + rows, mask=valid, other=0.0)[:, None]
+        h_MI = tl.load(hidden_tile + at, mask=valid[:, None] & (at + i < WIDTH)[None, :], other=0.0)
+        w_NI = _weights(w2, w2_scale, w_row, n < C, at, h_MI.dtype, WIDTH, STEP, QUANTIZED)
+        acc_NM = tl.dot(w_NI, tl.trans(h_MI), acc_NM)
+    acc_NM *= tl.load(weights + rows, mask=valid, other=0.0)[None, :]
     at = rows.to(tl.int64)[:, None] * C + n[None, :]
-    tl.store(down + at, acc_MN.to(down.dtype.element_ty), mask=valid[:, None] & (n < C)[None, :])
+    tl.store(down + at, tl.trans(acc_NM.to(down.dtype.element_ty)), mask=valid[:, None] & (n < C)[None, :])
+
+
+@triton.jit
+def _weights(
+    w, scale, row, inside, at, dtype: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, QUANTIZED: tl.constexpr
+):
+    """Columns at..at+STEP of some rows of a matrix of WIDTH columns, in `dtype`; MXFP8 is multiplied out exactly."""
+    column = at + tl.arange(0, STEP)
+    mask = inside[:, None] & (column < WIDTH)[None, :]
+    w_NC = tl.load(w + row[:, None] * WIDTH + column[None, :], mask=mask, other=0.0)
+    if not QUANTIZED:
+        return w_NC
+    group = at // 32 + tl.arange(0, STEP // 32)
+    mask = inside[:, None] & (group < WIDTH // 32)[None, :]
+    power = tl.load(scale + row[:, None] * (WIDTH // 32) + group[None, :], mask=mask, other=0).to(tl.int32)
+    # 2 ** (power - 127) by its bits; the power 0 is a subnormal number.
+    factor = tl.where(power == 0, 1 << 22, power << 23).to(tl.float32, bitcast=True)
+    factor = tl.broadcast_to(factor[:, :, None], [row.shape[0], STEP // 32, 32]).reshape(row.shape[0], STEP)
+    return (w_NC.to(tl.float32) * factor).to(dtype)
 
 
 @triton.jit
