@@ -25,9 +25,12 @@ from m3_kernels.moe_experts import kernel as moe
 from m3_kernels.norm_rope_insert import kernel as heads
 from m3_kernels.rms_norm import kernel as norm
 from m3_kernels.sparse_decode import kernel as decode
-from m3_kernels.sparse_prefill import kernel as prefill
+from m3_kernels.sparse_prefill import by_block, unions
 
 BATCH = {"query_starts": "*i32", "lengths": "*i32", "page_table": "*i32"}
+LISTS = dict.fromkeys(
+    ("chosen", "by_block", "edge_counts", "edge_ranks", "edge_pages", "edge_starts", "items", "item_starts"), "*i32"
+) | {"edges": "*i64", "positions": "*i64", "num_items": "*i32"}
 PREFILL = {"QUERIES": 4, "S": 128}
 INDEX = {"R": 4, "HEADS": 4, "S": 128, "D": 128}
 GROUPED = {"EXPERTS": 128, "C": 6144, "WIDTH": 3072, "STEP": 64}
@@ -53,13 +56,19 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
      INDEX | {"ROWS": 16}, {"num_warps": 4, "num_stages": 4}),
     ("block_topk", topk._choose, {"scores": "*fp32", "positions": "*i64", "chosen": "*i32"},
      {"TOP_K": 16, "GROUPS": 256, "DEPTH": 32}, {"num_warps": 1}),
-    ("sparse_prefill unite", prefill._unite,
-     BATCH | dict.fromkeys(("chosen", "pages", "blocks", "choosers", "counts"), "*i32"),
+    ("sparse_prefill unite", unions.unite,
+     BATCH | LISTS | dict.fromkeys(("pages", "blocks", "choosers", "counts"), "*i32"),
      PREFILL | {"K": 16, "SLOTS": 16}, {"num_warps": 4}),
-    ("sparse_prefill", prefill._attend_tiles,
+    ("sparse_prefill unions", unions.attend_unions,
      BATCH | dict.fromkeys(("pages", "blocks", "choosers", "counts"), "*i32")
      | dict.fromkeys(("q", "k", "v", "out"), "*bf16") | {"scale_log2": "fp32"},
      PREFILL | {"GROUP": 16, "HEADS": 16, "D": 128, "LIST": 64, "KEYS": 64}, {"num_warps": 4, "num_stages": 3}),
+    ("sparse_prefill by block", by_block.attend_items,
+     LISTS | dict.fromkeys(("q", "k", "v", "parts"), "*bf16") | {"parts_log": "*fp32", "scale_log2": "fp32"},
+     PREFILL | {"GROUP": 16, "HEADS": 16, "D": 128, "G": 4, "K": 16, "KEYS": 64},
+     {"num_warps": 4, "num_stages": 2}),
+    ("sparse_prefill add up", by_block.add_up, LISTS | {"parts": "*bf16", "parts_log": "*fp32", "out": "*bf16"},
+     {"G": 4, "GROUP": 16, "HEADS": 16, "D": 128, "K": 16, "SLOTS": 16}, {"num_warps": 4}),
     ("sparse_decode", decode._attend_few,
      BATCH | {"blocks": "*i32", "arrived": "*i32", "scale_log2": "fp32"}
      | dict.fromkeys(("q", "k", "v", "out"), "*bf16")

@@ -84,6 +84,18 @@ def test_a_kernel_equals_its_reference_in_half_precision(name: str, cases: dict[
         run_case(name, case, torch.float16)
 
 
+@pytest.mark.parametrize("shared_enough", [0.0, 1.5])
+def test_prefill_by_block_and_by_both_ways(shared_enough: float, cases: dict[str, dict[str, Case]]) -> None:
+    from m3_kernels.sparse_prefill.kernel import attend
+
+    for case in cases["sparse_prefill"].values():
+        args, kwargs = case(torch.Generator().manual_seed(2))
+        args = tuple(moved(a, torch.float32) for a in args)
+        expected = operations()["sparse_prefill"].reference(*args, **kwargs)
+        got = attend(*args, **kwargs, shared_enough=shared_enough)
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_every_length_around_a_page_and_the_selection_limit(cases: Any) -> None:
     """Lengths at which a block begins or ends, and at which rows begin to choose."""
     from m3_kernels.block_topk import block_topk

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("triton", reason="kernels need Triton")
 
 REGISTERS, SHARED_BYTES = 65536, 227 * 1024
-WIDE = ["index_scores", "index_scores few", "sparse_prefill", "dense_attention"]
-WIDE += ["moe_experts gate and up", "moe_experts down"]
+WIDE = ["index_scores", "index_scores few", "sparse_prefill unions", "sparse_prefill by block"]
+WIDE += ["dense_attention", "moe_experts gate and up", "moe_experts down"]
 WIDE += ["moe_experts gate and up few", "moe_experts down few", "moe_experts down, MXFP8"]
 NARROW = ["sparse_decode", "dense_attention few"]
 
@@ -48,7 +48,9 @@ def test_every_product_loads_its_next_tiles_ahead(code: dict[str, dict[str, int]
     assert all(c["LDGSTS"] > 0 for c in code.values() if c["HGMMA"] or c["HMMA"])
 
 
-@pytest.mark.parametrize(("name", "threads"), [("index_scores", 256), ("sparse_prefill", 128)])
+@pytest.mark.parametrize(
+    ("name", "threads"), [("index_scores", 256), ("sparse_prefill unions", 128), ("sparse_prefill by block", 128)]
+)
 def test_two_programs_fit_a_multiprocessor(name: str, threads: int, code: dict[str, Any]) -> None:
     assert 2 * threads * code[name]["reg"] <= REGISTERS
     assert 2 * code[name]["shared"] <= SHARED_BYTES
