@@ -243,6 +243,8 @@ def test_mutations_that_the_model_ranks_take_turns_with_what_it_wrote(shop: Path
                         yield CandidateReady(call=call, score=score, proposed=True)
                 yield event
 
-    result = asyncio.run(fix(shop, Ranking(REORDER, {"needs_reorder": [NEVER]})))
+    written = [NEVER, *(("replace", "L2|", f"    return level <= limit - {n}", -9.0 - n) for n in range(1, 6))]
+    result = asyncio.run(fix(shop, Ranking(REORDER, {"needs_reorder": written})))
     assert result.code == Exit.OK
-    assert [event.verdict for event in tried(result)] == ["fixed"]
+    # Two of its own, then the best of the ranked ones, which repairs.
+    assert [event.verdict for event in tried(result)] == ["still_failing", "still_failing", "fixed"]
