@@ -50,6 +50,8 @@ def prefill_rows(shape: Shape, length: int, ceilings: Ceilings, device: torch.de
             against=ceilings.matmul_tflops,
             at_least=550.0 if at_1m else None,
             error=relative_error(*_sampled_scores(layer, scores)),
+            flops=2 * pairs * shape.R * shape.D,
+            num_bytes=_bytes(layer.index_q_TRD, layer.index_k_PSD, scores),
         ),
         Row(
             "top-k",
@@ -60,15 +62,17 @@ def prefill_rows(shape: Shape, length: int, ceilings: Ceilings, device: torch.de
             against=scores.numel() * 4 / ceilings.copy_tbs / 1e9,
             at_most=0.75 if at_1m else None,
             error=_wrong_selections(scores, blocks, positions_T, shape),
+            num_bytes=_bytes(scores, blocks),
         ),
     ]
     for name, select, most in (("real-like", real_like_selection, 1.6), ("random", random_selection, 4.0)):
         chosen = select(positions_T, shape)
         time = cold(partial(_attend, layer, chosen, scale))
-        useful = 4 * T * shape.H * shape.D * shape.K * shape.S / time.ms / 1e9
+        flops = 4 * T * shape.H * shape.D * shape.K * shape.S
         error = relative_error(*_sampled_attention(layer, _attend(layer, chosen, scale), chosen, scale))
-        note = f"{useful:.0f} useful TFLOP/s"
-        row = Row(f"attend, {name}", length, time, value=time.ms, unit="ms", at_most=most, error=error, note=note)
+        row = Row(f"attend, {name}", length, time, value=time.ms, unit="ms", at_most=most, error=error)
+        row.note, row.flops = f"{flops / time.ms / 1e9:.0f} useful TFLOP/s", flops
+        row.num_bytes = _bytes(layer.q_THD, layer.q_THD, layer.k_PSGD, layer.v_PSGD)
         rows.append(row)
     dense = dense_prefill(layer, scale)
     best = min(dense, key=lambda n: dense[n].ms)
@@ -149,6 +153,8 @@ def decode_rows(shape: Shape, length: int, capacity: int, device: torch.device, 
         unit="us",
         against=1000 * dense[best].ms,
         at_most=DECODE_GATES_US.get(length // 1024),
+        flops=2 * length * shape.R * shape.D + 4 * shape.H * shape.D * shape.K * shape.S,
+        num_bytes=bytes_read,
         note=f"{dense[best].ms / chain.ms:.1f}x {best}",
     )
     times = [(name, in_graph(runs), error) for name, runs, error in steps]
@@ -162,6 +168,10 @@ def _for_capacity(layer: Layer, capacity: int, page_size: int) -> Layer:
     wide[:, : table.shape[1]] = table
     batch: AttentionBatch = dataclasses.replace(layer.batch, page_table_BN=wide)
     return dataclasses.replace(layer, batch=batch)
+
+
+def _bytes(*tensors: Tensor) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _samples(layer: Layer) -> Tensor:

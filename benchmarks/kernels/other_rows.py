@@ -55,6 +55,7 @@ def expert_rows(shape: Shape, ceilings: Ceilings, device: torch.device, dtype: t
         rows.append(
             Row("experts", tokens, time, bound_ms / time.ms, "of bound", bound_ms, error=error, note=note, **gate)
         )
+        rows[-1].flops, rows[-1].num_bytes = flops, num_bytes
         mx_time = cold(partial(moe_experts, x, *eighths, ids, weights, **ACTIVATION, scales=powers))
         rows.append(
             Row(
@@ -113,7 +114,7 @@ def _against_eager(
     error = relative_error(kernel(*args, **kwargs)[0], eager(*args, **kwargs)[0])
     share = num_bytes / time.ms / 1e9 / ceilings.copy_tbs
     many = tokens > 1
-    return [
-        Row(name, tokens, time, share, "of copy", ceilings.copy_tbs, at_least=0.75 if many else None, error=error),
-        Row(f"{name} vs eager", tokens, time, theirs.ms / time.ms, "x", theirs.ms, at_least=3.0 if many else None),
-    ]
+    own = Row(name, tokens, time, share, "of copy", ceilings.copy_tbs, at_least=0.75 if many else None, error=error)
+    own.num_bytes = num_bytes
+    ratio = Row(f"{name} vs eager", tokens, time, theirs.ms / time.ms, "x", theirs.ms, at_least=3.0 if many else None)
+    return [own, ratio]

@@ -32,6 +32,10 @@ class Row:
     at_most: float | None = None
     error: float | None = None
     """Relative error against float32; for a selection the number of wrong rows."""
+    flops: float = 0.0
+    """Useful operations of one call, for the roofline."""
+    num_bytes: float = 0.0
+    """What must be moved at least: every input read once, every result written once."""
     note: str = ""
 
     @property

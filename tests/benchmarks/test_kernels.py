@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
+from benchmarks.kernels.roofline import points
 from benchmarks.kernels.rows import Row
 from benchmarks.kernels.timing import Time
 
@@ -40,3 +41,8 @@ def test_every_part_runs_and_no_result_is_wrong() -> None:
 )
 def test_a_wrong_result_passes_no_gate(name: str, value: float, error: float, verdict: str) -> None:
     assert Row(name, 1, Time(1.0, 0.0), value, "ms", at_most=1.6, error=error).verdict == verdict
+
+
+def test_the_roofline_shows_the_rows_that_do_arithmetic() -> None:
+    row = {"name": "attend", "size": 8192, "time": {"ms": 2.0}, "flops": 4e12, "num_bytes": 2e9}
+    assert points({"rows": [row, {**row, "flops": 0.0}]}) == [("attend 8,192", 2000.0, 2000.0)]
