@@ -96,6 +96,16 @@ def test_prefill_by_block_and_by_both_ways(shared_enough: float, cases: dict[str
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_dense_attention_of_long_prompts_through_the_library(cases: dict[str, dict[str, Case]]) -> None:
+    from m3_kernels.dense_attention.kernel import attend
+
+    for case in cases["dense_attention"].values():
+        args, kwargs = case(torch.Generator().manual_seed(2))
+        args = tuple(moved(a, torch.float32 if DEVICE == "cpu" else torch.bfloat16) for a in args)
+        expected = operations()["dense_attention"].reference(*args, **kwargs)
+        torch.testing.assert_close(attend(*args, **kwargs, many=20), expected, atol=1e-2, rtol=1e-2)
+
+
 def test_every_length_around_a_page_and_the_selection_limit(cases: Any) -> None:
     """Lengths at which a block begins or ends, and at which rows begin to choose."""
     from m3_kernels.block_topk import block_topk

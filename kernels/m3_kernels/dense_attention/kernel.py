@@ -2,6 +2,7 @@
 
 A tile is some neighbouring queries with all heads of one key head, so that each key is loaded once for all of them. Few
 queries leave most of the machine idle, so their keys are split among programs; `softmax` says how they come together.
+Sequences with very many new tokens go through a library instead.
 """
 
 import torch
@@ -10,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from m3_kernels.batch import AttentionBatch
+from m3_kernels.dense_attention.library import MIN_QUERIES, attend_sequence
 from m3_kernels.launch import check_cache, check_power_of_two, check_same_device, on_device_of
 from m3_kernels.softmax import accumulate, is_last, merged
 
@@ -26,6 +28,11 @@ MIN_STEPS = 4
 
 def dense_attention(q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, batch: AttentionBatch, *, scale: float) -> Tensor:
     """As the reference. Errors: ValueError also for dtypes, strides or sizes that the tiles cannot take."""
+    return attend(q_THD, k_PSGD, v_PSGD, batch, scale=scale, many=MIN_QUERIES)
+
+
+def attend(q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, batch: AttentionBatch, *, scale: float, many: int) -> Tensor:
+    """The same for another border: sequences with `many` or more new tokens go through the library."""
     check_same_device(q=q_THD, k=k_PSGD, v=v_PSGD, page_table=batch.page_table_BN)
     check_cache("the key cache", k_PSGD, like=q_THD)
     check_cache("the value cache", v_PSGD, like=q_THD)
@@ -39,12 +46,18 @@ def dense_attention(q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, batch: Attent
     out_THD = torch.empty(T, H, D, dtype=q_THD.dtype, device=q_THD.device)
     if T == 0:
         return out_THD
+    for b, count in enumerate(batch.query_counts):
+        if count >= many:
+            attend_sequence(out_THD, q_THD, k_PSGD, v_PSGD, batch, b, scale=scale)
+    most = max((count for count in batch.query_counts if count < many), default=0)
+    if not most:
+        return out_THD
     B, N = batch.page_table_BN.shape
     heads = triton.next_power_of_2(H // G)
-    queries = min(max(1, TILE_ROWS // heads), triton.next_power_of_2(batch.max_queries))
+    queries = min(max(1, TILE_ROWS // heads), triton.next_power_of_2(most))
     heads = max(heads, 16 // queries)
     rows = queries * heads
-    tiles = triton.cdiv(batch.max_queries, queries)
+    tiles = triton.cdiv(most, queries)
     parts = min(MAX_PARTS, triton.next_power_of_2(triton.cdiv(PROGRAMS, tiles * G * B)))
     parts_acc = torch.empty(B * tiles * G if parts > 1 else 0, parts, rows, D, dtype=torch.float32, device=q_THD.device)
     parts_top, parts_sum = torch.empty(2, *parts_acc.shape[:3], dtype=torch.float32, device=q_THD.device)
@@ -69,6 +82,7 @@ def dense_attention(q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, batch: Attent
             v_PSGD.stride(0),
             v_PSGD.stride(1),
             N,
+            many,
             scale * 1.4426950408889634,
             GROUP=H // G,
             HEADS=heads,
@@ -104,6 +118,7 @@ def _attend(
     v_stride_p,
     v_stride_s,
     N,
+    too_many,
     scale_log2,
     GROUP: tl.constexpr,
     HEADS: tl.constexpr,
@@ -122,7 +137,7 @@ def _attend(
     first_row = tl.load(query_starts + b)
     count = tl.load(query_starts + b + 1) - first_row
     first = tile * QUERIES
-    if first >= count:
+    if (first >= count) | (count >= too_many):
         return
     position = tl.load(lengths + b) - count + first
     last_position = position + tl.minimum(QUERIES, count - first) - 1
