@@ -31,3 +31,25 @@ def check_power_of_two(**sizes: int) -> None:
 def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device: make it the tensor's."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+def check_attention(
+    q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, page_table_BN: Tensor, blocks_TGK: Tensor | None = None
+) -> None:
+    """What every attention kernel needs of its tensors.
+
+    Errors: ValueError for devices, dtypes, strides or sizes that do not fit together or into tiles.
+    """
+    check_same_device(q=q_THD, k=k_PSGD, v=v_PSGD, page_table=page_table_BN)
+    check_cache("the key cache", k_PSGD, like=q_THD)
+    check_cache("the value cache", v_PSGD, like=q_THD)
+    H, G = q_THD.shape[1], k_PSGD.shape[2]
+    if H % G:
+        raise ValueError(f"{H} query heads cannot share {G} key heads evenly")
+    check_power_of_two(page_size=k_PSGD.shape[1], head_dim=q_THD.shape[2])
+    if q_THD.stride(2) != 1:
+        raise ValueError(f"the last axis of q must be contiguous, got strides {q_THD.stride()}")
+    if blocks_TGK is not None:
+        check_same_device(q=q_THD, blocks=blocks_TGK)
+        if not blocks_TGK.is_contiguous() or blocks_TGK.dtype != torch.int32:
+            raise ValueError(f"block lists must be contiguous int32, got {blocks_TGK.dtype} {blocks_TGK.stride()}")

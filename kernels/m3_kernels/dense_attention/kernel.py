@@ -12,7 +12,7 @@ from torch import Tensor
 
 from m3_kernels.batch import AttentionBatch
 from m3_kernels.dense_attention.library import MIN_QUERIES, attend_sequence
-from m3_kernels.launch import check_cache, check_power_of_two, check_same_device, on_device_of
+from m3_kernels.launch import check_attention, on_device_of
 from m3_kernels.softmax import accumulate, is_last, merged
 
 TILE_ROWS = 128
@@ -33,16 +33,9 @@ def dense_attention(q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, batch: Attent
 
 def attend(q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, batch: AttentionBatch, *, scale: float, many: int) -> Tensor:
     """The same for another border: sequences with `many` or more new tokens go through the library."""
-    check_same_device(q=q_THD, k=k_PSGD, v=v_PSGD, page_table=batch.page_table_BN)
-    check_cache("the key cache", k_PSGD, like=q_THD)
-    check_cache("the value cache", v_PSGD, like=q_THD)
+    check_attention(q_THD, k_PSGD, v_PSGD, batch.page_table_BN)
     T, H, D = q_THD.shape
     _, S, G, _ = k_PSGD.shape
-    if H % G:
-        raise ValueError(f"{H} query heads cannot share {G} key heads evenly")
-    check_power_of_two(page_size=S, head_dim=D)
-    if q_THD.stride(2) != 1:
-        raise ValueError(f"the last axis of q must be contiguous, got strides {q_THD.stride()}")
     out_THD = torch.empty(T, H, D, dtype=q_THD.dtype, device=q_THD.device)
     if T == 0:
         return out_THD

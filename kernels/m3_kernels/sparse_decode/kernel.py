@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from m3_kernels.batch import DECODE_QUERIES, AttentionBatch
-from m3_kernels.launch import check_cache, check_power_of_two, check_same_device, on_device_of
+from m3_kernels.launch import check_attention, on_device_of
 from m3_kernels.softmax import accumulate, is_last, merged
 
 PROGRAMS = 132
@@ -23,18 +23,11 @@ def sparse_decode(
     q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, blocks_TGK: Tensor, batch: AttentionBatch, *, scale: float
 ) -> Tensor:
     """As the reference. Errors: ValueError also for dtypes, strides or sizes that the tiles cannot take."""
-    check_same_device(q=q_THD, k=k_PSGD, v=v_PSGD, blocks=blocks_TGK, page_table=batch.page_table_BN)
-    check_cache("the key cache", k_PSGD, like=q_THD)
-    check_cache("the value cache", v_PSGD, like=q_THD)
+    check_attention(q_THD, k_PSGD, v_PSGD, batch.page_table_BN, blocks_TGK)
     T, H, D = q_THD.shape
     _, S, G, _ = k_PSGD.shape
-    if H % G:
-        raise ValueError(f"{H} query heads cannot share {G} key heads evenly")
     if batch.max_queries > DECODE_QUERIES:
         raise ValueError(f"sparse_decode takes {DECODE_QUERIES} new tokens a sequence, got {batch.max_queries}")
-    check_power_of_two(page_size=S, head_dim=D)
-    if q_THD.stride(2) != 1 or not blocks_TGK.is_contiguous() or blocks_TGK.dtype != torch.int32:
-        raise ValueError("the last axis of q must be contiguous, and the block lists contiguous int32")
     out_THD = torch.empty(T, H, D, dtype=q_THD.dtype, device=q_THD.device)
     if T == 0:
         return out_THD

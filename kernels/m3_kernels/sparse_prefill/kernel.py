@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from m3_kernels.batch import AttentionBatch
-from m3_kernels.launch import check_cache, check_power_of_two, check_same_device, on_device_of
+from m3_kernels.launch import check_attention, on_device_of
 from m3_kernels.sparse_prefill.by_block import add_up, attend_items, list_edges, list_items
 from m3_kernels.sparse_prefill.unions import attend_unions, unite
 
@@ -41,16 +41,9 @@ def attend(
     shared_enough: float,
 ) -> Tensor:
     """The same for another border between the two ways: 0 sends every tile by block, infinity none."""
-    check_same_device(q=q_THD, k=k_PSGD, v=v_PSGD, blocks=blocks_TGK, page_table=batch.page_table_BN)
-    check_cache("the key cache", k_PSGD, like=q_THD)
-    check_cache("the value cache", v_PSGD, like=q_THD)
+    check_attention(q_THD, k_PSGD, v_PSGD, batch.page_table_BN, blocks_TGK)
     T, H, D = q_THD.shape
     P, S, G, _ = k_PSGD.shape
-    if H % G:
-        raise ValueError(f"{H} query heads cannot share {G} key heads evenly")
-    check_power_of_two(page_size=S, head_dim=D)
-    if q_THD.stride(2) != 1 or not blocks_TGK.is_contiguous() or blocks_TGK.dtype != torch.int32:
-        raise ValueError("the last axis of q must be contiguous, and the block lists contiguous int32")
     device = q_THD.device
     out_THD = torch.empty(T, H, D, dtype=q_THD.dtype, device=device)
     if T == 0:
