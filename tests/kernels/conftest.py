@@ -4,7 +4,6 @@ Each case is a function of a generator that returns fresh random arguments, CPU 
 order, table entries and slots that belong to nobody hold large numbers, and page 0 is somebody's.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +12,6 @@ import torch
 from torch import Tensor
 
 from m3_kernels.batch import AttentionBatch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel's module is imported
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Case = Callable[[torch.Generator], Arguments]
