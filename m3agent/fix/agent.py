@@ -69,7 +69,7 @@ async def run_agent(
                 raise _ended(result)
             return evidence
         sink(Notice(text=f"not proven: {evidence.reason}", level="warning"))
-        failing = report_text(dataclasses.replace(evidence.after, executed={}, scores={}))
+        failing = report_text(dataclasses.replace(evidence.delivered or evidence.after, executed={}, scores={}))
         conversation.add(
             user(f"Your change was tested and does not count yet: {evidence.reason}.\n\n{failing}\n\nGo on from here.")
         )

@@ -47,6 +47,7 @@ def build_report(
             "before": counts_json(baseline.report) if baseline else None,
             "after": counts_json(evidence.after) if evidence else None,
             "undone": counts_json(evidence.undone) if evidence and evidence.undone else None,
+            "delivered": counts_json(evidence.delivered) if evidence and evidence.delivered else None,
             "targets": list(baseline.targets) if baseline else [],
             "failed_before_too": list(baseline.others) if baseline else [],
             "flaky": list(baseline.flaky) if baseline else [],
@@ -80,6 +81,8 @@ def evidence_text(report: dict[str, Any]) -> str:
         lines.append(f"after    {_counts(tests['after'])}")
     if tests["undone"]:
         lines.append(f"undone   {_counts(tests['undone'])}   (the target tests alone, without the change)")
+    if tests["delivered"]:
+        lines.append(f"with its tests   {_counts(tests['delivered'])}")
     if tests["failed_before_too"] and report["proven"]:
         others = ", ".join(tests["failed_before_too"][:3])
         lines.append(f"{len(tests['failed_before_too'])} other failing tests were not looked at: {others}")

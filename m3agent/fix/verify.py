@@ -1,6 +1,7 @@
 """The proof: the failing tests pass, nothing else breaks, and without the change they fail again.
 
-Tests that the change touched are put back for the proof, so that weakening a test can never make a repair.
+All test code that the change touched or added is put back for the proof, so that weakening a test can never make a
+repair. What is handed over is the whole change, though, so the suite then runs once more with it as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ _GOOD = ("passed", "xfailed", "xpassed")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What was shown. `flags` come first wherever it is printed. `reason` is empty exactly if the repair is proven."""
+    """What was shown. `flags` come first wherever it is printed. `reason` is empty exactly if the repair is proven.
+
+    `after` ran with the test code as it was, `delivered` with that of the change; None if it touches no test code or
+    was refused before.
+    """
 
     reason: str
     flags: tuple[str, ...]
@@ -34,6 +39,7 @@ class Evidence:
     comparison: TestComparison
     after: TestReport
     undone: TestReport | None
+    delivered: TestReport | None
 
     @property
     def proven(self) -> bool:
@@ -46,12 +52,13 @@ async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: Te
     `after` is a run of the whole suite with exactly this change, if one was made already.
     """
     changed, diff = worktree.changed(), worktree.diff()
-    flags, restored = touched_tests(worktree, changed, diff)
-    with worktree.without(restored):
-        if after is None or restored:
+    flags, test_code = touched_tests(worktree, changed, diff)
+    with worktree.without(test_code):
+        if after is None or test_code:
             after = await suite.run("after", limit_s=baseline.limit_s)
     comparison = compare(baseline.report, after)
     undone: TestReport | None = None
+    delivered: TestReport | None = None
     reason = _why_not(baseline, changed, after, comparison)
     if not reason:
         with worktree.without(changed):
@@ -60,10 +67,13 @@ async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: Te
         if good:
             reason = f"{good[0]} also passes without the change, so the change does not explain it"
     if not reason:
-        with worktree.without(restored):
+        with worktree.without(test_code):
             again = await suite.run("again", baseline.targets, limit_s=baseline.limit_s)
         if any(again.outcomes.get(i) not in _GOOD for i in baseline.targets):
             reason = "the tests that passed with the change do not pass every time"
+    if not reason and test_code:
+        delivered = await suite.run("delivered", limit_s=baseline.limit_s)
+        reason = _why_not_delivered(baseline, delivered)
     return Evidence(
         reason=reason,
         flags=flags,
@@ -72,6 +82,7 @@ async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: Te
         comparison=comparison,
         after=after,
         undone=undone,
+        delivered=delivered,
     )
 
 
@@ -83,10 +94,8 @@ def judged_broken(baseline: Baseline, comparison: TestComparison) -> list[str]:
 def _why_not(baseline: Baseline, changed: Sequence[str], after: TestReport, comparison: TestComparison) -> str:
     if not changed:
         return "nothing was changed"
-    if not after.could_start:
-        return f"after the change the tests cannot start: {after.reason}"
-    if after.timed_out:
-        return f"after the change the tests do not end within {baseline.limit_s:.0f} s"
+    if reason := _did_not_run(baseline, after):
+        return reason
     if broken := judged_broken(baseline, comparison):
         return f"{len(broken)} tests that passed do not pass after the change: {', '.join(broken[:3])}"
     failing = [i for i in baseline.targets if after.outcomes.get(i) not in _GOOD]
@@ -95,16 +104,40 @@ def _why_not(baseline: Baseline, changed: Sequence[str], after: TestReport, comp
     return ""
 
 
+def _why_not_delivered(baseline: Baseline, delivered: TestReport) -> str:
+    """Why the change must not be handed over although it repairs the code: what it does to the tests fails."""
+    if reason := _did_not_run(baseline, delivered):
+        return f"the repair holds, but not with the test code of the change: {reason}"
+    known = {*baseline.others, *baseline.flaky}
+    failing = [i for i in delivered.failed_ids if i not in known]
+    if failing:
+        return (
+            f"the repair holds, but {len(failing)} tests that the change adds or edits fail: {', '.join(failing[:3])}"
+        )
+    return ""
+
+
+def _did_not_run(baseline: Baseline, report: TestReport) -> str:
+    if not report.could_start:
+        return f"after the change the tests cannot start: {report.reason}"
+    if report.timed_out:
+        return f"after the change the tests do not end within {baseline.limit_s:.0f} s"
+    return ""
+
+
 def touched_tests(worktree: WorkTree, changed: Sequence[str], diff: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Sentences on touched tests, and the existing test files (and settings of tests) to put back for the proof."""
+    """Sentences on touched tests, and the test code (and settings of tests) to put back for the proof."""
     flags: list[str] = []
-    restored: list[str] = []
+    test_code: list[str] = []
     for path in changed:
-        if not is_test_file(path) and PurePosixPath(path).name not in TEST_CONFIGURATION:
+        steers = PurePosixPath(path).name in TEST_CONFIGURATION
+        if not is_test_file(path) and not steers:
             continue
+        test_code.append(path)
         if worktree.base_bytes(path) is None:
-            continue  # a new test can only make the proof harder
-        restored.append(path)
+            if steers:  # a new test is welcome, new settings may switch old tests off
+                flags.append(f"the change adds {path}, which steers the tests; the proof was made without it")
+            continue
         removed, added = _changed_lines(diff, path)
         marks = [
             word
@@ -117,7 +150,7 @@ def touched_tests(worktree: WorkTree, changed: Sequence[str], diff: str) -> tupl
         ]
         detail = f" and {', '.join(marks)}" if marks else ""
         flags.append(f"the change touches {path}{detail}; the proof was made with the file as it was")
-    return tuple(flags), tuple(restored)
+    return tuple(flags), tuple(test_code)
 
 
 def _changed_lines(diff: str, path: str) -> tuple[str, str]:

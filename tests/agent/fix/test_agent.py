@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from m3agent.events import MessageAdded, Notice
 from m3agent.exits import Exit
 from m3agent.llm.scripted import ScriptedModel
@@ -76,6 +78,47 @@ def test_a_change_of_tests_beside_a_repair_is_flagged_first(shop: Path, fix: Run
     assert result.code == Exit.OK, result.summary
     assert result.report["flags"] == [f"the change touches {test}; the proof was made with the file as it was"]
     assert result.summary.splitlines()[1].startswith("Warning: the change touches")
+
+
+TEST = "tests/test_stock.py"
+PASSING = "self.assertTrue(needs_reorder(3, 5))"
+
+
+@pytest.mark.parametrize(
+    ("spoiler", "named"),
+    [
+        ([call("read", 2, path=TEST), edit(PASSING, "self.assertFalse(needs_reorder(3, 5))", TEST)], "test_below"),
+        ([call("write", path="tests/test_new.py", content="import unittest\n\nassert False\n")], "test_new"),
+        ([call("read", 2, path=TEST), edit("import unittest", "import unittest, nowhere", TEST)], "test_stock"),
+    ],
+    ids=["edited so that it fails", "a new one that fails", "an import that fails"],
+)
+def test_a_repair_that_hands_over_failing_tests_is_refused(
+    shop: Path, fix: Run, spoiler: list[Message], named: str
+) -> None:
+    result = asyncio.run(fix(shop, ScriptedModel([READ, RIGHT, *spoiler, *[assistant("Done.")] * 3])))
+    assert (result.code, result.report["proven"]) == (Exit.NOT_FIXED, False)
+    assert "the repair holds, but" in result.summary
+    assert named in result.summary
+    assert "that passed" not in result.summary
+
+
+def test_a_repair_with_a_new_test_that_passes_is_accepted(shop: Path, fix: Run) -> None:
+    content = "import unittest\n\n\nclass NewTest(unittest.TestCase):\n    def test_new(self):\n        pass\n"
+    new = call("write", path="tests/test_new.py", content=content)
+    result = asyncio.run(fix(shop, ScriptedModel([READ, RIGHT, new, assistant("Done.")])))
+    assert result.code == Exit.OK, result.summary
+    assert result.report["flags"] == []
+    before, delivered = result.report["tests"]["before"], result.report["tests"]["delivered"]
+    assert delivered["passed"] == before["passed"] + before["failed"] + 1
+
+
+def test_new_settings_of_tests_prove_nothing(shop: Path, fix: Run) -> None:
+    patched = "import shop.stock\n\nshop.stock.needs_reorder = lambda level, limit: level <= limit\n"
+    cheat = [call("write", path="tests/conftest.py", content=patched)]
+    result = asyncio.run(fix(shop, ScriptedModel([*cheat, *[assistant("Done.")] * 3])))
+    assert result.code == Exit.NOT_FIXED
+    assert "adds tests/conftest.py" in result.report["flags"][0]
 
 
 def test_no_change_is_no_fix(shop: Path, fix: Run) -> None:
