@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
+import difflib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from m3_tools.base import Tool, ToolContext, ToolResult, call_tool, tool_spec
-from m3agent.approval import Approver, Mode, Question, decide
+from m3agent.approval import HARMLESS, Approver, Mode, Question, decide
 from m3agent.budget import Budget
 from m3agent.events import Notice, ToolEnded, ToolOutput, ToolStarted
 from m3agent.exits import Exit
 from m3agent.llm.protocol import BadReply, ContextFull, LanguageModel, Options
 from m3agent.messages import ToolCall, tool_result, user
 from m3agent.prompt import Conversation
+from m3agent.repetition import RepeatedFailures
 from m3agent.sinks import EventSink
 from m3agent.turn import Reply, take_turn
 
 Outcome = Literal["answered", "budget", "stuck", "truncated", "bad_reply", "context_full", "needs_approval"]
 
-MAX_SAME_CALL = 3
-"""The second time that a call gives the same failure the model is told so; the third time the run stops."""
 MAX_BAD_REPLIES = 3
+MAX_EMPTY_REPLIES = 3
 MAX_TRUNCATED = 2
 EXIT_CODES: Mapping[Outcome, Exit] = {
     "answered": Exit.OK,
@@ -74,7 +74,8 @@ async def run_loop(
     """Let the model work until it answers without a call, is stuck, or a limit is reached.
 
     Whatever ends the loop, every call in the conversation has a result afterwards. Without `approve` nothing is asked:
-    a call that needs an approval is refused with a result that says so.
+    the model is told only of the tools that may run unasked, and a call of another one is refused with a result that
+    says so. If the run then ends with nothing changed, its outcome is `needs_approval`.
     Errors: Unavailable and Refused of the model, and CancelledError on an interrupt.
     """
     loop = _Loop(model, conversation, tools, context, sink, options, budget, mode, approve)
@@ -111,14 +112,15 @@ class _Loop:
         self.options, self.budget, self.approve = options, budget, approve
         self.mode: Mode = mode
         self.tools = {tool.name: tool for tool in tools}
-        self.specs = [tool_spec(tool) for tool in tools]
+        offered = [tool for tool in tools if approve is not None or decide(mode, tool).verdict == "allow"]
+        self.specs = [tool_spec(tool) for tool in offered]
         self.text = ""
-        self._last_call: tuple[str, str] = ("", "")
-        self._repeats = 0
+        self._failures = RepeatedFailures()
+        self._changed = False
         self._refused: list[str] = []
 
     async def run(self) -> LoopResult:
-        truncated = 0
+        truncated = empty = 0
         while True:
             if limit := self.budget.reached():
                 raise _Stop("budget", limit)
@@ -129,9 +131,14 @@ class _Loop:
                 self._cut_off(reply, truncated)
                 continue
             truncated = 0
+            if reply.empty:
+                empty += 1
+                self._say_empty(empty)
+                continue
+            empty = 0
             self.conversation.add(reply.message)
             if not reply.message.tool_calls:
-                if self._refused:
+                if self._refused and not self._changed:
                     raise _Stop(
                         "needs_approval", f"an approval is needed for: {', '.join(self._refused)} (--mode auto)"
                     )
@@ -139,6 +146,8 @@ class _Loop:
             self._refused = []
             for call in reply.message.tool_calls:
                 await self._run_call(call)
+            if stuck_on := self._failures.end_turn():
+                await self._report_and_stop(stuck_on)
 
     async def _reply(self) -> Reply:
         """The next turn. A reply that breaks the protocol never enters the history; it is asked for again."""
@@ -156,6 +165,8 @@ class _Loop:
                 self.sink(Notice(text=str(error) if last else f"{error}; asking again", level="warning"))
                 if last:
                     raise _Stop("bad_reply", f"{attempt} replies in a row were broken: {error}") from error
+                if error.by_model:
+                    self.conversation.add(user(f"Nothing of your reply was run: {error}. Send it again, whole."))
             else:
                 self.budget.spend(reply.usage)
                 return reply
@@ -180,14 +191,33 @@ class _Loop:
             )
         )
 
+    def _say_empty(self, count: int) -> None:
+        """Ask again for a reply that holds neither a word nor a call."""
+        self.sink(Notice(text="the reply was empty; asking again", level="warning"))
+        if count >= MAX_EMPTY_REPLIES:
+            raise _Stop("bad_reply", f"{count} replies in a row were empty")
+        self.conversation.add(user("Your reply was empty. Call a tool, or say in a sentence how the task ended."))
+
+    async def _report_and_stop(self, name: str) -> None:
+        """The run is stuck: the model may still say what it found, but no further call is run."""
+        why = f"the same call failed again and again: {name}"
+        if not self.budget.reached():
+            self.conversation.add(
+                user(f"This run ends here: {why}. No further call is run. Say shortly what you found and what is left.")
+            )
+            last = await self._reply()
+            if last.message.parts:
+                self.conversation.add(last.message)
+            self.text = last.message.text or self.text
+        raise _Stop("stuck", why)
+
     async def _run_call(self, call: ToolCall) -> None:
         """Run one call; its result enters the conversation, whatever happens."""
         self.sink(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
         start = time.monotonic()
         result = ToolResult(text="interrupted while it ran; part of it may have been done", is_error=True)
         try:
-            result = await self._result(call)
-            result = self._note_repetition(call, result)
+            result = self._noted(call, await self._result(call))
         finally:
             self.sink(
                 ToolEnded(
@@ -200,14 +230,15 @@ class _Loop:
                 )
             )
             self.conversation.add(tool_result(call.id, result.text, is_error=result.is_error))
-        if self._repeats >= MAX_SAME_CALL:
-            raise _Stop("stuck", f"the same call failed {self._repeats} times in a row: {call.name}")
 
     async def _result(self, call: ToolCall) -> ToolResult:
         tool = self.tools.get(call.name)
         if tool is None:
+            names = [spec.name for spec in self.specs]
+            near = difflib.get_close_matches(call.name, names, n=1)
+            meant = f" Did you mean {near[0]}?" if near else ""
             return ToolResult(
-                text=f"There is no tool {call.name!r}. The tools are: {', '.join(self.tools)}.", is_error=True
+                text=f"There is no tool {call.name!r}.{meant} The tools are: {', '.join(names)}.", is_error=True
             )
         if refusal := await self._refusal(call, tool):
             return ToolResult(text=refusal, is_error=True)
@@ -236,17 +267,10 @@ class _Loop:
             return f"Not run: {decision.rule}, and nobody can be asked. Go on without it, or say that it is needed."
         return f"Not run: {decision.rule}. Describe the change instead."
 
-    def _note_repetition(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        """Count the same failing call in a row; the second time its result asks for another way."""
-        if not result.is_error:
-            self._last_call, self._repeats = ("", ""), 0
-            return result
-        signature = (call.name, json.dumps(call.arguments, sort_keys=True, default=str))
-        self._repeats = self._repeats + 1 if signature == self._last_call else 1
-        self._last_call = signature
-        if self._repeats == 1:
-            return result
-        advice = (
-            "This same call failed before in the same way. Do not send it again: read the code anew, or go another way."
-        )
-        return dataclasses.replace(result, text=f"{result.text}\n\n{advice}")
+    def _noted(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        """Remember what worked and what failed; a failure that came before gets advice."""
+        tool = self.tools.get(call.name)
+        changes = tool is not None and not (tool.read_only or tool.name in HARMLESS or tool.name == "test")
+        self._changed |= changes and not result.is_error
+        advice = self._failures.note(call, result, changes=changes)
+        return dataclasses.replace(result, text=f"{result.text}\n\n{advice}") if advice else result

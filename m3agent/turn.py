@@ -41,6 +41,11 @@ class Reply:
     def truncated(self) -> bool:
         return self.finish == "length"
 
+    @property
+    def empty(self) -> bool:
+        """Neither a word nor a call; reasoning alone tells nobody anything."""
+        return not (self.message.text.strip() or self.message.tool_calls or self.candidates)
+
 
 async def take_turn(
     model: LanguageModel,

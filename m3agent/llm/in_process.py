@@ -101,7 +101,7 @@ class InProcessModel:
                     continue
                 translated = _translate(event)
                 if isinstance(translated, Finished) and problem and translated.reason != "length":
-                    raise BadReply(f"the model wrote a call that does not parse: {problem}")
+                    raise BadReply(f"the model wrote a call that does not parse: {problem}", by_model=True)
                 yield translated
             try:
                 await work

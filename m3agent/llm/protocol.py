@@ -37,7 +37,14 @@ class Refused(ModelError):
 
 
 class BadReply(ModelError):
-    """The reply broke the protocol (a call that does not parse, a stream cut in the middle). Nothing of it was run."""
+    """The reply broke the protocol (a call that does not parse, a stream cut in the middle). Nothing of it was run.
+
+    `by_model` is True where the model itself wrote what does not parse, so that telling it may help.
+    """
+
+    def __init__(self, message: str, *, by_model: bool = False):
+        super().__init__(message)
+        self.by_model = by_model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -123,9 +123,11 @@ def _complete(partial: _PartialCall, number: int) -> ToolCall:
     try:
         arguments = json.loads(partial.arguments or "{}")
     except ValueError as error:
-        raise BadReply(f"the arguments of the call of {partial.name or 'a tool'} do not parse: {error}") from error
+        what = f"the arguments of the call of {partial.name or 'a tool'} do not parse: {error}"
+        raise BadReply(what, by_model=True) from error
     if not isinstance(arguments, dict) or not partial.name:
-        raise BadReply(f"a call has no name or no named arguments: {partial.name!r} {partial.arguments[:80]!r}")
+        what = f"a call has no name or no named arguments: {partial.name!r} {partial.arguments[:80]!r}"
+        raise BadReply(what, by_model=True)
     return ToolCall(id=partial.id or f"call_{number}", name=partial.name, arguments=arguments)
 
 

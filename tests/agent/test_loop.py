@@ -122,7 +122,7 @@ def test_every_message_is_an_event_in_order(context: ToolContext) -> None:
 def test_an_unknown_tool_is_answered_with_the_names_that_exist(context: ToolContext) -> None:
     bench = Bench([assistant(calls=(call("reed", path="x"),)), assistant("ok")], context)
     assert bench.run().outcome == "answered"
-    assert "There is no tool 'reed'" in bench.results()[0].text
+    assert "There is no tool 'reed'. Did you mean read?" in bench.results()[0].text
     assert "read" in bench.results()[0].text
 
 
@@ -134,18 +134,58 @@ def test_a_tool_that_fails_by_its_own_fault_does_not_end_the_run(context: ToolCo
 
 def test_the_same_failing_call_is_noted_the_second_time_and_stops_the_third(context: ToolContext) -> None:
     again = assistant(calls=(call("read", path="missing.py"),))
-    bench = Bench([again, again, again, assistant("never")], context)
+    bench = Bench([again, again, again, assistant("I looked for missing.py."), assistant("never")], context)
     result = bench.run()
     assert (result.outcome, result.exit_code) == ("stuck", Exit.NOT_FIXED)
+    assert result.text == "I looked for missing.py."
     texts = [m.text for m in bench.results()]
     assert "Do not send it again" not in texts[0]
     assert "Do not send it again" in texts[1]
-    assert len(bench.model.asked) == 3
+    assert len(bench.model.asked) == 4
+    assert "This run ends here" in bench.model.asked[3].messages[-1].text
+
+
+def test_a_stuck_run_runs_no_call_of_its_last_reply(context: ToolContext, repo: Path) -> None:
+    again = assistant(calls=(call("read", path="missing.py"),))
+    write = assistant(calls=(call("write", path="made.py", content="x = 1\n"),))
+    assert Bench([again, again, again, write], context).run().outcome == "stuck"
+    assert not (repo / "made.py").exists()
 
 
 def test_another_call_between_two_failures_starts_the_count_anew(context: ToolContext) -> None:
     fail, work = assistant(calls=(call("read", path="no.py"),)), assistant(calls=(call("glob", pattern="*"),))
     assert Bench([fail, work, fail, work, fail, work, assistant("end")], context).run().outcome == "answered"
+
+
+def test_equal_failures_in_one_reply_count_once(context: ToolContext) -> None:
+    thrice = assistant(calls=tuple(call("read", i, path="no.py") for i in range(3)))
+    bench = Bench([thrice, assistant("end")], context)
+    assert bench.run().outcome == "answered"
+    assert not any("Do not send it again" in m.text for m in bench.results())
+
+
+def test_the_same_failure_after_a_change_is_a_new_one(context: ToolContext) -> None:
+    def turn(number: int) -> Message:
+        new = call("write", 1, path=f"made{number}.py", content="x = 1\n")
+        return assistant(calls=(new, call("read", 2, path="no.py")))
+
+    assert Bench([*map(turn, range(4)), assistant("end")], context).run().outcome == "answered"
+
+
+def test_an_empty_reply_is_asked_again_and_the_third_ends_the_run(context: ToolContext) -> None:
+    empty = assistant("", reasoning="hm")
+    bench = Bench([empty, empty, assistant("done")], context)
+    assert (bench.run().outcome, bench.recorder.events[-1].message.text) == ("answered", "done")  # type: ignore[union-attr]
+    assert "Your reply was empty" in bench.model.asked[1].messages[-1].text
+    result = Bench([empty] * 3, context).run()
+    assert (result.outcome, result.exit_code) == ("bad_reply", Exit.MODEL_UNAVAILABLE)
+
+
+def test_a_call_that_does_not_parse_is_told_to_the_model(context: ToolContext) -> None:
+    torn: Turn = [TextDelta(text="I edit."), BadReply("the arguments do not parse: line 3", by_model=True)]
+    bench = Bench([torn, assistant("fine")], context)
+    assert bench.run().text == "fine"
+    assert "do not parse: line 3" in bench.model.asked[1].messages[-1].text
 
 
 def test_a_truncated_call_is_never_run_and_the_model_is_told(context: ToolContext, repo: Path) -> None:
@@ -256,6 +296,32 @@ def test_a_refusal_that_the_model_works_around_does_not_block(context: ToolConte
     assert Bench([*turns, assistant("done")], context).run(mode="edit").exit_code == Exit.OK
 
 
+def test_a_refusal_after_a_change_does_not_undo_the_answer(context: ToolContext) -> None:
+    write = assistant(calls=(call("write", path="made.py", content="x = 1\n"),))
+    shell = assistant(calls=(call("shell", command="python made.py"),))
+    result = Bench([write, shell, assistant("made.py is written; I could not run it")], context).run(mode="edit")
+    assert result.exit_code == Exit.OK
+
+
+@pytest.mark.parametrize(
+    ("mode", "hidden"), [("auto", set()), ("edit", {"shell"}), ("plan", {"shell", "edit", "test"})]
+)
+def test_a_tool_that_can_never_run_is_not_offered(context: ToolContext, mode: Mode, hidden: set[str]) -> None:
+    bench = Bench([assistant("ok")], context)
+    bench.run(mode=mode)
+    offered = {spec.name for spec in bench.model.asked[0].tools}
+    assert {"shell", "edit", "test", "read"} - offered == hidden
+
+
+def test_where_a_person_can_be_asked_every_tool_is_offered(context: ToolContext) -> None:
+    async def approve(question: Question) -> Answer:
+        return Answer(accepted=False)
+
+    bench = Bench([assistant("ok")], context)
+    bench.run(mode="ask", approve=approve)
+    assert {spec.name for spec in bench.model.asked[0].tools} == {tool.name for tool in all_tools()}
+
+
 def test_a_person_may_accept_or_reject_with_a_reason(context: ToolContext, repo: Path) -> None:
     asked: list[Question] = []
 
@@ -283,7 +349,7 @@ def test_notices_tell_the_person_what_was_asked_again(context: ToolContext) -> N
     assert [e.text for e in bench.recorder.events if isinstance(e, Notice)] == ["torn; asking again"]
 
 
-kinds = st.sampled_from(["call", "bad", "cut", "unknown", "answer", "full"])
+kinds = st.sampled_from(["call", "bad", "torn", "empty", "cut", "unknown", "answer", "full"])
 
 
 @settings(max_examples=40, deadline=None)
@@ -292,6 +358,8 @@ def test_any_course_ends_with_a_valid_history_that_only_grew(names: list[str]) -
     plans: dict[str, Turn] = {
         "call": assistant(calls=(call("glob", 1, pattern="*"), call("glob", 2, pattern="?"))),
         "bad": [TextDelta(text="x"), BadReply("bad")],
+        "torn": [TextDelta(text="x"), BadReply("torn", by_model=True)],
+        "empty": assistant("", reasoning="r"),
         "cut": [TextDelta(text="y"), Finished(reason="length")],
         "unknown": assistant(calls=(call("nothing"),)),
         "answer": assistant("end"),
