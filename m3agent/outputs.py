@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TextIO
 
-from m3agent.events import Event, Notice, RunEnded
+from m3agent.events import Event, Notice, RunEnded, ToolOutput
 from m3agent.session.store import Session, SessionStore
 from m3agent.settings import Settings
 from m3agent.sinks import EventSink, tee
@@ -20,6 +20,8 @@ from m3agent.ui.terminal import TerminalView
 
 OutputFormat = Literal["text", "json", "stream-json"]
 View = TerminalView | PlainView
+MAX_SAVED_OUTPUT_CHARS = 64_000
+"""Live output of one call that a session file keeps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,12 +85,20 @@ def open_view(stream: TextIO, *, show_summary: bool = False) -> View:
 
 
 def _saved_first(session: Session, others: EventSink) -> EventSink:
-    """Save every event before it is shown. A disk that is full stops the saving, aloud, and not the run."""
+    """Save every event before it is shown. A disk that is full stops the saving, aloud, and not the run.
+
+    Of the live output of a command the head is saved; what the model saw of it stands in the call's result.
+    """
     saving = True
+    left: dict[str, int] = {}
 
     def send(event: Event) -> None:
         nonlocal saving
-        if saving:
+        worth_saving = True
+        if isinstance(event, ToolOutput):
+            left[event.call_id] = left.get(event.call_id, MAX_SAVED_OUTPUT_CHARS) - len(event.text)
+            worth_saving = left[event.call_id] >= 0
+        if saving and worth_saving:
             try:
                 session(event)
             except OSError as error:

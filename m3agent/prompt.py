@@ -51,18 +51,17 @@ def open_calls(messages: Iterable[Message]) -> list[str]:
     return list(waiting)
 
 
-def system_prompt(info: ModelInfo, *, command: str, repository: str = "") -> Message:
+def system_prompt(info: ModelInfo, *, command: str, surroundings: str = "", repository: str = "") -> Message:
     """The first message of a run.
 
-    `command` is fix, run or chat. `repository` is the text of the repository prefix. The small embedded model gets the
-    one sentence that it was trained with, and no repository: it reads what it needs through its tools.
+    `command` is fix, run or chat. `surroundings` says where the model works, `repository` is the text of the repository
+    prefix. The small embedded model gets the one sentence that it was trained with, and nothing else: it reads what it
+    needs through its tools.
     """
     if info.is_nano:
         return system(_text("nano"))
-    parts = [_text("system"), _text(command)]
-    if repository:
-        parts.append(repository)
-    return system("\n\n".join(parts))
+    parts = [_text("system"), _text(command), surroundings, repository]
+    return system("\n\n".join(part for part in parts if part))
 
 
 def _text(name: str) -> str:

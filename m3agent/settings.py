@@ -35,8 +35,8 @@ class Settings:
     """Model turns in one task."""
     time_limit_s: float = 1800.0
     """Seconds in one task."""
-    max_tokens: int = 8192
-    """Tokens in one reply."""
+    max_tokens: int = 16_384
+    """Tokens in one reply, reasoning included."""
     repository_tokens: int = 200_000
     """Tokens of the repository that stand in the prompt from the start, in a window that has room; 0 for none."""
     temperature: float = 1.0

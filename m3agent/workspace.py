@@ -16,6 +16,7 @@ from m3agent.outputs import Outputs
 from m3agent.prompt import Conversation, system_prompt
 from m3agent.repository.prefix import Prefix, repository_prefix
 from m3agent.settings import Settings
+from m3agent.surroundings import surroundings
 
 ROOM_FOR_REPOSITORY = 32_000
 """A window smaller than this holds no repository beside the work."""
@@ -64,7 +65,8 @@ async def open_workspace(
         prefix = await asyncio.to_thread(_prefix, settings, info, repo)
         if prefix.text:
             outputs.sink(Notice(text=_in_view(prefix)))
-        conversation.add(system_prompt(info, command=command, repository=prefix.text))
+        where = surroundings(repo.resolve(), environment=settings.command_environment)
+        conversation.add(system_prompt(info, command=command, surroundings=where, repository=prefix.text))
     context = ToolContext(
         root=repo.resolve(), spill_dir=outputs.spill_dir, environment=dict(settings.command_environment)
     )

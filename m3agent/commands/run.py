@@ -11,7 +11,7 @@ import click
 from m3agent.approval import Mode
 from m3agent.commands.options import budget_options, mode_option, model_option, output_option, repo_option, seed_option
 from m3agent.errors import M3Error
-from m3agent.events import RunEnded, RunStarted
+from m3agent.events import Notice, RunEnded, RunStarted
 from m3agent.exits import Exit
 from m3agent.outputs import OutputFormat, open_outputs
 from m3agent.settings import Settings, load_settings
@@ -54,15 +54,21 @@ async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int 
     from m3agent.llm.protocol import ModelError
     from m3agent.loop import run_loop
     from m3agent.messages import user
+    from m3agent.sinks import ChangedFiles, tee
     from m3agent.workspace import open_workspace
 
     model = await open_model(settings)
     budget = Budget(max_steps=settings.max_steps, time_limit_s=settings.time_limit_s)
     try:
         with open_outputs(settings, output=output) as out:
+            changes = ChangedFiles()
+            sink = tee(changes, out.sink)
 
             def end(code: Exit, outcome: str, summary: str) -> int:
+                for line in (*changes.lines(), f"session: {out.session_path}"):
+                    out.sink(Notice(text=line))
                 report = {
+                    "changed": list(changes.paths),
                     "model": model.info.name,
                     "steps": budget.steps,
                     "prompt_tokens": budget.usage.prompt_tokens,
@@ -95,7 +101,7 @@ async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int 
                     work.conversation,
                     work.tools,
                     work.context,
-                    sink=out.sink,
+                    sink=sink,
                     options=work.options(settings, seed),
                     budget=budget,
                     mode=mode,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from m3_tools.base import ToolContext
 from m3_tools.report import report_text
+from m3_tools.text import shown
 from m3_tools.toolset import all_tools
 from m3agent.approval import Mode
 from m3agent.budget import Budget
@@ -22,7 +24,10 @@ from m3agent.loop import LoopResult, run_loop
 from m3agent.messages import user
 from m3agent.prompt import Conversation, system_prompt
 from m3agent.sinks import EventSink
+from m3agent.surroundings import surroundings
 
+MAX_LISTED = 20
+"""Test ids that the prompt names; more are counted."""
 MAX_ROUNDS = 3
 """So often the model may hand in a change; the second and third time it knows why the last one was refused."""
 
@@ -37,18 +42,18 @@ async def run_agent(
     sink: EventSink,
     options: Options,
     mode: Mode,
-) -> Evidence | None:
+) -> tuple[Evidence | None, Ended | None]:
     """Let the model repair the issue; the change lies in the work tree. Without a baseline there is no evidence.
 
-    Errors: Ended when the model gives up, a budget is used up, or an approval is missing; ModelError of the model.
+    With a change that is not proven comes how the work ended, if it was not the model that ended it.
+    Errors: Ended when nothing was changed; ModelError of the model.
     """
     tools = all_tools(run_tests=suite.tool(baseline.limit_s if baseline else FIRST_LIMIT_S))
     context = ToolContext(root=worktree.root, spill_dir=suite.spill_dir, environment=dict(suite.environment))
     conversation = Conversation(sink)
-    conversation.add(system_prompt(model.info, command="fix"))
-    before = report_text(baseline.report) if baseline else "No tests were found."
-    text = f"{issue_text(issue, model.info)}\n\nThe tests before any change ({suite.shown_command}):\n\n{before}"
-    conversation.add(user(text))
+    where = surroundings(worktree.root, environment=suite.environment, test_command=suite.shown_command)
+    conversation.add(system_prompt(model.info, command="fix", surroundings=where))
+    conversation.add(user(f"{issue_text(issue, model.info)}\n\n{_tests_before(baseline)}"))
     for number in range(1, MAX_ROUNDS + 1):
         sink(PhaseStarted(name="work", detail=f"round {number}" if number > 1 else ""))
         start = budget.elapsed_s
@@ -62,18 +67,37 @@ async def run_agent(
         if not changed:
             raise Ended("not_fixed", f"the model changed nothing. It says: {_one_line(result.text)}")
         if baseline is None:
-            return None
+            return None, None
         evidence = await verify(worktree, suite, baseline)
         if evidence.proven or result.outcome != "answered" or number == MAX_ROUNDS:
-            if not evidence.proven and result.outcome in ("budget", "needs_approval"):
-                raise _ended(result)
-            return evidence
+            early = None if evidence.proven or result.outcome == "answered" else _ended(result)
+            return evidence, early
         sink(Notice(text=f"not proven: {evidence.reason}", level="warning"))
         failing = report_text(dataclasses.replace(evidence.delivered or evidence.after, executed={}, scores={}))
         conversation.add(
             user(f"Your change was tested and does not count yet: {evidence.reason}.\n\n{failing}\n\nGo on from here.")
         )
     raise AssertionError("unreachable")
+
+
+def _tests_before(baseline: Baseline | None) -> str:
+    """What the tests showed, and which of the failures the repair must end."""
+    if baseline is None:
+        return "No tests were found, so nothing can prove a change. It will be kept as a patch."
+    parts = ["The tests before any change:", report_text(baseline.report)]
+    parts.append("These must pass afterwards:\n" + _listed(baseline.targets))
+    if baseline.others:
+        parts.append("These fail for other reasons. They are not part of the issue:\n" + _listed(baseline.others))
+    if baseline.flaky:
+        parts.append("These pass or fail by chance and prove nothing:\n" + _listed(baseline.flaky))
+    return "\n\n".join(parts)
+
+
+def _listed(test_ids: Sequence[str]) -> str:
+    lines = [f"- {shown(test_id)}" for test_id in test_ids[:MAX_LISTED]]
+    if len(test_ids) > MAX_LISTED:
+        lines.append(f"- and {len(test_ids) - MAX_LISTED} more")
+    return "\n".join(lines)
 
 
 def _ended(result: LoopResult) -> Ended:

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from m3agent.errors import M3Error
-from m3agent.fix.git import GitFailed, git, git_bytes
 from m3agent.fix.issue import Issue, issue_name
 from m3agent.fix.pack import own_folder
 from m3agent.fix.worktree import WorkTree, has_commit, read_bytes, top_level, write_or_remove
+from m3agent.git import GitFailed, git, git_bytes
 
 _AUTHOR = {"GIT_COMMITTER_NAME": "m3", "GIT_COMMITTER_EMAIL": "m3@localhost"}
 

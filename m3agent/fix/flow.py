@@ -75,6 +75,7 @@ class Fix:
         self.suite: Suite | None = None
         self.baseline: Baseline | None = None
         self.evidence: Evidence | None = None
+        self.ended_early: Ended | None = None
         self.tried = 0
         self.diff, self.files = "", tuple[str, ...]()
         self.delivery: dict[str, Any] = {}
@@ -169,7 +170,7 @@ class Fix:
             options = Options(
                 max_tokens=self.settings.max_tokens, temperature=self.settings.temperature, seed=self.request.seed
             )
-            self.evidence = await run_agent(
+            self.evidence, self.ended_early = await run_agent(
                 model,
                 self.issue,
                 worktree,
@@ -208,7 +209,7 @@ class Fix:
             self.delivery["patch"] = str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir))
             raise Ended("unverified", "changed, but no tests exist that could verify it; the change was not applied")
         if not evidence.proven:
-            raise Ended("not_fixed", f"not fixed: {evidence.reason}")
+            raise self.ended_early or Ended("not_fixed", f"not fixed: {evidence.reason}")
         self.delivery["patch"] = str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir))
         summary = f"fixed: {len(evidence.comparison.fixed)} failing tests pass, and every other test is as it was"
         if self.request.in_place:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from m3agent.errors import BrokenEnvironment, M3Error
-from m3agent.fix.git import GitFailed, commit_all, git, git_bytes
+from m3agent.git import GitFailed, commit_all, git, git_bytes
 
 MAX_COPY_BYTES = 500_000_000
 NEVER_COPIED = frozenset(

@@ -123,7 +123,7 @@ class EndpointModel:
             "messages": [message_to_chat(message, "http") for message in messages],
             "stream": True,
             "stream_options": {"include_usage": True},
-            "max_tokens": options.max_tokens,
+            "max_tokens": min(options.max_tokens, self._info.context_tokens // 2),
             "temperature": options.temperature,
             "top_p": options.top_p,
         }

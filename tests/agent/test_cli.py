@@ -123,6 +123,8 @@ def test_run_does_the_task_and_stdout_carries_the_answer_alone(home: Path, repo:
     assert (done.returncode, done.stdout) == (0, "The sum is *repaired*.\n")
     assert "a + b" in (repo / "sums.py").read_text()
     assert "1 passed" in done.stderr
+    assert "changed sums.py (+1 -1)" in done.stderr
+    assert f"session: {home / 'sessions'}" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
 
 
@@ -132,6 +134,7 @@ def test_json_output_is_one_object(home: Path, repo: Path, repair: str) -> None:
     assert done.stdout.count("\n") == 1
     assert (result["exit_code"], result["outcome"], result["steps"]) == (0, "answered", 4)
     assert Path(result["session"]).is_file()
+    assert result["changed"] == ["sums.py"]
 
 
 def test_stream_json_is_the_session_line_by_line(home: Path, repo: Path, repair: str) -> None:

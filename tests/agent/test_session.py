@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from m3agent.errors import M3Error
 from m3agent.events import Event, MessageAdded, RunEnded, RunStarted, ToolOutput, event_from_json, event_to_json
 from m3agent.messages import ImagePart, ToolCall, assistant, tool_result, user
+from m3agent.outputs import MAX_SAVED_OUTPUT_CHARS, open_outputs
 from m3agent.session.export import fenced, to_markdown
 from m3agent.session.replay import replay
 from m3agent.session.store import SessionStore, new_run_id
+from m3agent.settings import load_settings
 from m3agent.sinks import Recorder
 from m3agent.ui.samples import SAMPLES
 
@@ -173,3 +175,15 @@ def test_runs_that_never_ended_are_listed_by_what_they_began_with(tmp_path: Path
     assert [s.outcome for s in store.list()] == [""]
     save(store, (started, RunEnded(exit_code=130, outcome="interrupted", summary="", duration_s=1)))
     assert sorted(s.outcome for s in store.list()) == ["", "interrupted"]
+
+
+def test_of_a_flood_of_live_output_the_head_is_saved(tmp_path: Path) -> None:
+    settings = load_settings(environ={"M3_HOME": str(tmp_path)})
+    with open_outputs(settings, output="json") as out:
+        for _ in range(200):
+            out.sink(ToolOutput(call_id="c1", text="x" * 1000))
+        out.sink(ToolOutput(call_id="c2", text="another call"))
+    saved = SessionStore(settings.sessions_dir).read(out.run_id).events
+    texts = [event.text for event in saved if isinstance(event, ToolOutput) and event.call_id == "c1"]
+    assert 0 < sum(map(len, texts)) <= MAX_SAVED_OUTPUT_CHARS
+    assert ToolOutput(call_id="c2", text="another call") in saved

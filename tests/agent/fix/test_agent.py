@@ -38,6 +38,8 @@ def test_a_free_run_is_proven_by_the_program(shop: Path, fix: Run) -> None:
     assert result.report["tests"]["undone"]["failed"] == 2
     first = [event.message for event in result.events.events if isinstance(event, MessageAdded)][1].text
     assert "grants nothing" in first
+    assert "These must pass afterwards:\n- " in first
+    assert "not part of the issue" not in first
     assert "test_at_the_limit" in first
 
 
@@ -131,6 +133,28 @@ def test_what_needs_an_approval_ends_with_its_own_code(shop: Path, fix: Run) -> 
     model = ScriptedModel([call("shell", command="ls"), assistant("I need the shell.")])
     result = asyncio.run(fix(shop, model))
     assert (result.code, result.outcome) == (Exit.NEEDS_APPROVAL, "needs_approval")
+
+
+def test_failures_that_the_issue_does_not_mean_are_named_as_such(shop: Path, fix: Run, commit: Any) -> None:
+    (shop / "tests/test_other.py").write_text(
+        "import unittest\n\nclass OtherTest(unittest.TestCase):\n"
+        "    def test_weather(self):\n        self.assertEqual('rain', 'sun')\n"
+    )
+    commit(shop)
+    result = asyncio.run(fix(shop, ScriptedModel([READ, RIGHT, assistant("Done.")])))
+    first = [event.message for event in result.events.events if isinstance(event, MessageAdded)][1].text
+    must, _, others = first.partition("These fail for other reasons. They are not part of the issue:")
+    assert "test_at_the_limit" in must.partition("These must pass afterwards:")[2]
+    assert "test_weather" in others
+    assert result.code == Exit.OK, result.summary
+
+
+def test_a_limit_ends_the_run_with_its_own_code_and_the_change_is_reported(shop: Path, fix: Run) -> None:
+    wrong = edit("level < limit", "level == limit")
+    result = asyncio.run(fix(shop, ScriptedModel([READ, wrong, READ, READ]), max_steps=2))
+    assert (result.code, result.outcome) == (Exit.BUDGET, "budget")
+    assert "+    return level == limit" in result.report["diff"]
+    assert result.report["proven"] is False
 
 
 def test_without_tests_the_change_is_kept_as_a_patch_and_called_unverified(shop: Path, fix: Run, commit: Any) -> None:

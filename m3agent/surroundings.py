@@ -1,0 +1,44 @@
+"""Where the model works, in a few lines of the prompt: facts that it would otherwise ask the shell for."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from m3_tools.runners import find_python, find_runner
+from m3agent.git import GitFailed, git
+
+
+def surroundings(root: Path, *, environment: Mapping[str, str], test_command: str = "") -> str:
+    """The folder, the system, git's branch, and how tests run; nothing that changes with time.
+
+    `environment` is that of the commands; `test_command` runs all tests, where that is known already.
+    """
+    python = find_python(root, environment)
+    own = Path(python).is_relative_to(root)
+    named = f"Python of {os.path.relpath(python, root)}" if own else f"Python {platform.python_version()}"
+    lines = [
+        f"- Folder: {root.name} (paths of tools are relative to it)",
+        f"- System: {platform.system()} {platform.machine()}, {named}",
+    ]
+    if branch := _branch(root):
+        lines.append(f"- git: {branch}")
+    if not test_command and (runner := find_runner(root, python=python, environment=environment)):
+        words = ["python" if word == python else word for word in runner.argv]
+        test_command = " ".join(words) if runner.kind != "unittest" else "python -m unittest"
+    if test_command:
+        lines.append(f"- Tests: {test_command}")
+    return "\n".join(["Surroundings:", *lines])
+
+
+def _branch(root: Path) -> str:
+    try:
+        return f"branch {git(root, 'symbolic-ref', '--short', 'HEAD')}"
+    except GitFailed:
+        pass
+    try:
+        return f"commit {git(root, 'rev-parse', '--short', 'HEAD')}, on no branch"
+    except GitFailed:
+        return ""
