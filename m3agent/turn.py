@@ -69,6 +69,7 @@ async def take_turn(
     calls: list[ToolCall] = []
     candidates: list[CandidateReady] = []
     finished: Finished | None = None
+    progress: PrefillProgress | None = None
     stream = cast("AsyncGenerator[ModelEvent, None]", model.stream(messages, tools, options))
     async with aclosing(stream):
         async for event in stream:
@@ -80,7 +81,9 @@ async def take_turn(
                     answer.append(text)
                     sink(AnswerText(text=text))
                 case PrefillProgress():
-                    sink(Prefill(done_tokens=event.done_tokens, total_tokens=event.total_tokens))
+                    if event != progress:  # while forks decode, the engine repeats the last state
+                        sink(Prefill(done_tokens=event.done_tokens, total_tokens=event.total_tokens))
+                    progress = event
                 case ToolCallReady(call=call):
                     calls.append(call)
                 case CandidateReady():

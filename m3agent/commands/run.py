@@ -68,12 +68,12 @@ async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int 
                 for line in (*changes.lines(), f"session: {out.session_path}"):
                     out.sink(Notice(text=line))
                 report = {
-                    "changed": list(changes.paths),
                     "model": model.info.name,
                     "steps": budget.steps,
                     "prompt_tokens": budget.usage.prompt_tokens,
                     "cached_tokens": budget.usage.cached_tokens,
                     "completion_tokens": budget.usage.completion_tokens,
+                    "changed": list(changes.paths),
                     "session": str(out.session_path),
                 }
                 out.sink(
