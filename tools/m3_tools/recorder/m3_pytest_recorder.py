@@ -36,12 +36,12 @@ def pytest_configure(config: Any) -> None:
         settings = config.workerinput.get("m3_settings", {})
     if "M3_TEST_RECORD" not in settings:
         return
-    _recorder = m3_record.Recorder(settings)
+    recorder = _recorder = m3_record.Recorder(settings)
     if getattr(config.option, "stepwise", False):
         config.option.stepwise = False
     if not _is_worker:
-        _recorder.write("start", runner="pytest", version=pytest.__version__, python=list(sys.version_info[:3]))
-    _recorder.watch_deadline()
+        recorder.write("start", runner="pytest", version=pytest.__version__, python=list(sys.version_info[:3]))
+    recorder.watch_deadline()
 
 
 @pytest.hookimpl(optionalhook=True)
