@@ -1,4 +1,4 @@
-"""Orders: several rankings of suspects as one, and candidates by their score."""
+"""Orders: several rankings of suspects as one, and proposals by their score."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from m3agent.fix.candidates import Candidate
+from m3agent.fix.candidates import Proposal
 
 
 def fused_log_shares(*rankings: Sequence[tuple[str, str]]) -> dict[tuple[str, str], float]:
@@ -23,10 +23,10 @@ def fused_log_shares(*rankings: Sequence[tuple[str, str]]) -> dict[tuple[str, st
 
 
 class Ranked:
-    """Candidates, best score first; of equal scores the earlier one."""
+    """Proposals, best score first; of equal scores the earlier one."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Candidate]] = []
+        self._heap: list[tuple[float, int, Proposal]] = []
         self._count = 0
 
     def __bool__(self) -> bool:
@@ -37,9 +37,9 @@ class Ranked:
         """The best score; minus infinity if empty."""
         return -self._heap[0][0] if self._heap else float("-inf")
 
-    def push(self, candidate: Candidate) -> None:
+    def push(self, proposal: Proposal) -> None:
         self._count += 1
-        heapq.heappush(self._heap, (-candidate.proposal.score, self._count, candidate))
+        heapq.heappush(self._heap, (-proposal.score, self._count, proposal))
 
-    def pop(self) -> Candidate:
+    def pop(self) -> Proposal:
         return heapq.heappop(self._heap)[2]

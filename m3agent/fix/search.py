@@ -17,7 +17,7 @@ from m3_tools.report import TestReport, failure_lines, report_text
 from m3agent.budget import Budget
 from m3agent.events import CandidateTried, Notice, PhaseEnded, PhaseStarted, ToolEnded, ToolStarted
 from m3agent.fix.baseline import Baseline
-from m3agent.fix.candidates import Candidate, Proposal, line_number, make_candidates, touches_run_code
+from m3agent.fix.candidates import Candidate, CandidateMaker, Proposal, line_number, touches_run_code
 from m3agent.fix.issue import Issue
 from m3agent.fix.mutations import mutations
 from m3agent.fix.outcome import Ended
@@ -172,24 +172,22 @@ class Search:
         """
         waiting = list(reads)
         written, mutated, unlikely = Ranked(), Ranked(), Ranked()
-        seen: set[tuple[str, str]] = set()
+        maker = CandidateMaker(self.worktree.root, self.suite.spill_dir)
         turn = 0
         while True:
             while waiting and waiting[0].score + EXPECTED_EDIT_SCORE >= max(written.best, mutated.best):
-                for candidate in await self._propose(waiting.pop(0)):
-                    likely = mutated if candidate.proposal.is_mutation else written
-                    (likely if touches_run_code(candidate.proposal) else unlikely).push(candidate)
+                for proposal in await self._propose(waiting.pop(0)):
+                    likely = mutated if proposal.is_mutation else written
+                    (likely if touches_run_code(proposal) else unlikely).push(proposal)
             sources = (mutated, written) if turn % 3 == 2 else (written, mutated)
             source = next((s for s in (*sources, unlikely) if s), None)
             if source is None:
                 return
-            candidate = source.pop()
-            if (candidate.path, candidate.meaning) not in seen:
-                seen.add((candidate.path, candidate.meaning))
+            if candidate := await maker.make(source.pop()):
                 turn += 1
                 yield candidate
 
-    async def _propose(self, read: _Read) -> list[Candidate]:
+    async def _propose(self, read: _Read) -> list[Proposal]:
         """What the model would edit in one suspect, and how it ranks the mutations of it, if it can rank."""
         suspect = read.suspect
         labels = _labels(read.text)
@@ -210,11 +208,7 @@ class Search:
             if call.name == "edit_line" and inside:
                 proposals.append(Proposal(suspect=suspect, call=call, score=read.score + score))
         own = {id(c.call) for c in reply.candidates if c.proposed}
-        ranked = [dataclasses.replace(p, is_mutation=True) for p in proposals if id(p.call) in own]
-        made: list[Candidate] = []
-        for group in ([p for p in proposals if id(p.call) not in own], ranked):
-            made += await make_candidates(group, self.worktree.root, self.suite.spill_dir)
-        return made
+        return [dataclasses.replace(p, is_mutation=id(p.call) in own) for p in proposals]
 
     async def _try(self, candidate: Candidate) -> TestReport | None:
         """Run the tests with the edit in place. The whole suite's report if it holds; else the file is as before."""
