@@ -21,6 +21,8 @@ from m3_kernels.rms_norm import reference as norm_reference
 from m3_kernels.rms_norm.kernel import rms_norm
 
 ACTIVATION = {"alpha": 1.702, "limit": 7.0}
+MX_GATES: dict[str, dict[int | str, float]] = {"MXFP8": {1: 1.6, 512: 1.3, "chunk": 0.85}, "MXFP4": {}}
+"""Least speed of the stored form over bf16, by tokens."""
 
 
 def expert_rows(shape: Shape, ceilings: Ceilings, device: torch.device, dtype: torch.dtype) -> list[Row]:
@@ -32,11 +34,19 @@ def expert_rows(shape: Shape, ceilings: Ceilings, device: torch.device, dtype: t
 
     E, K, C, width = shape.experts, shape.experts_per_token, shape.hidden, shape.expert_width
     w13, w2 = normal(E, 2 * width, C, scale=C**-0.5), normal(E, C, width, scale=width**-0.5)
-    eighths = tuple(w.to(torch.float8_e4m3fn) for w in (w13, w2))
     powers = tuple(
         torch.randint(118, 122, (*w.shape[:2], w.shape[2] // 32), device=device, dtype=torch.uint8, generator=generator)
         for w in (w13, w2)
     )
+    stored = {
+        "MXFP8": tuple(w.to(torch.float8_e4m3fn) for w in (w13, w2)),
+        "MXFP4": tuple(
+            torch.randint(
+                0, 256, (*w.shape[:2], w.shape[2] // 2), device=device, dtype=torch.uint8, generator=generator
+            )
+            for w in (w13, w2)
+        ),
+    }
     rows = []
     for tokens in (1, 16, min(512, shape.chunk), shape.chunk):
         x = normal(tokens, C)
@@ -56,18 +66,11 @@ def expert_rows(shape: Shape, ceilings: Ceilings, device: torch.device, dtype: t
             Row("experts", tokens, time, bound_ms / time.ms, "of bound", bound_ms, error=error, note=note, **gate)
         )
         rows[-1].flops, rows[-1].num_bytes = flops, num_bytes
-        mx_time = cold(partial(moe_experts, x, *eighths, ids, weights, **ACTIVATION, scales=powers))
-        rows.append(
-            Row(
-                "experts, MXFP8 vs bf16",
-                tokens,
-                mx_time,
-                time.ms / mx_time.ms,
-                "x",
-                time.ms,
-                at_least=1.6 if tokens == 1 else 1.3 if tokens == 512 else 0.85 if tokens == shape.chunk else None,
-            )
-        )
+        for form, matrices in stored.items():
+            mx_time = cold(partial(moe_experts, x, *matrices, ids, weights, **ACTIVATION, scales=powers))
+            ratio = time.ms / mx_time.ms
+            at_least = MX_GATES[form].get("chunk" if tokens == shape.chunk else tokens)
+            rows.append(Row(f"experts, {form} vs bf16", tokens, mx_time, ratio, "x", time.ms, at_least=at_least))
         if device.type == "cuda" and tokens > 16:
             theirs = cold(partial(grouped_mm_experts, *arguments, **ACTIVATION))
             at_least = 1.2 if tokens == shape.chunk else None

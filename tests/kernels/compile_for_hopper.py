@@ -37,15 +37,16 @@ GROUPED = {"EXPERTS": 128, "C": 6144, "WIDTH": 3072, "STEP": 64}
 MANY = {**GROUPED, "FEW": False, "TOGETHER": 4, "M": 128, "N": 64}
 FEW = {**GROUPED, "FEW": True, "TOGETHER": 1, "M": 16, "N": 64}
 EXPERTS: list[tuple[str, dict[str, Any], int]] = [
-    (f"{name}{', MXFP8' if quantized else ''}", {**sizes, "QUANTIZED": quantized}, warps)
+    (f"{name}{form and f', {form}'}", {**sizes, "BITS": bits}, warps)
     for name, sizes, warps in (("", MANY, 8), (" few", FEW, 4))
-    for quantized in (False, True)
+    for form, bits in (("", 16), ("MXFP8", 8), ("MXFP4", 4))
 ]
 BF16_WEIGHTS = dict.fromkeys(("w13", "w2", "w13_scale", "w2_scale", "hidden", "down"), "*bf16")
 BF16_WEIGHTS |= dict.fromkeys(("flat", "order", "starts"), "*i64")
-MX_WEIGHTS: dict[bool, dict[str, str]] = {
-    False: {},
-    True: {"w13": "*fp8e4nv", "w2": "*fp8e4nv", "w13_scale": "*u8", "w2_scale": "*u8"},
+MX_WEIGHTS: dict[int, dict[str, str]] = {
+    16: {},
+    8: {"w13": "*fp8e4nv", "w2": "*fp8e4nv", "w13_scale": "*u8", "w2_scale": "*u8"},
+    4: dict.fromkeys(("w13", "w2", "w13_scale", "w2_scale"), "*u8"),
 }
 
 CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
@@ -82,10 +83,10 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
        {"num_warps": warps, "num_stages": 3})
       for name, sizes, warps in (("", {"QUERIES": 8, "PARTS": 1}, 8), (" few", {"QUERIES": 1, "PARTS": 64}, 4))),
     *((f"moe_experts gate and up{name}", moe._gate_up,
-       BF16_WEIGHTS | MX_WEIGHTS[sizes["QUANTIZED"]] | {"x": "*bf16", "alpha": "fp32", "limit": "fp32"},
+       BF16_WEIGHTS | MX_WEIGHTS[sizes["BITS"]] | {"x": "*bf16", "alpha": "fp32", "limit": "fp32"},
        {"K": 4} | sizes, {"num_warps": warps, "num_stages": 4}) for name, sizes, warps in EXPERTS),
     *((f"moe_experts down{name}", moe._down,
-       BF16_WEIGHTS | MX_WEIGHTS[sizes["QUANTIZED"]] | {"weights": "*fp32"},
+       BF16_WEIGHTS | MX_WEIGHTS[sizes["BITS"]] | {"weights": "*fp32"},
        sizes | ({"N": 128} if warps == 8 else {}), {"num_warps": warps, "num_stages": 4})
       for name, sizes, warps in EXPERTS),
     ("moe_experts add up", moe._add_up, {"down": "*bf16", "out": "*bf16"}, {"K": 4, "N": 1024}, {"num_warps": 4}),

@@ -129,15 +129,21 @@ def insert_case(tokens: int, heads: int, pairs: int, index: int) -> Case:
     return make
 
 
-def moe_case(tokens: int, experts: int, top_k: int, quantized: bool = False) -> Case:
+def moe_case(tokens: int, experts: int, top_k: int, form: str = "") -> Case:
     def make(g: torch.Generator) -> Arguments:
         ids = torch.stack([torch.randperm(experts, generator=g)[:top_k] for _ in range(tokens)]) if tokens else None
-        C, width = (64, 96) if quantized else (32, 24)
+        C, width = (64, 96) if form else (32, 24)
         w13 = torch.randn(experts, 2 * width, C, generator=g)
         w2 = torch.randn(experts, C, width, generator=g)
         scales = None
-        if quantized:
+        if form == "MXFP8":
             w13, w2 = (w.to(torch.float8_e4m3fn) for w in (w13, w2))
+        if form == "MXFP4":
+            w13, w2 = (
+                torch.randint(0, 256, (*w.shape[:2], w.shape[2] // 2), dtype=torch.uint8, generator=g)
+                for w in (w13, w2)
+            )
+        if form:
             sizes = (experts, 2 * width, C // 32), (experts, C, width // 32)
             scales = tuple(torch.randint(120, 129, size, dtype=torch.uint8, generator=g) for size in sizes)
         return (
@@ -171,9 +177,9 @@ CASES: dict[str, dict[str, Case]] = {
         for rows, blocks, k, init, local in [(1, 1, 4, 0, 1), (40, 3, 4, 0, 1), (40, 30, 4, 0, 1), (40, 30, 4, 1, 2)]
     },
     "moe_experts": {
-        f"{n} tokens, {k} of {e}{', MXFP8' if quantized else ''}": moe_case(n, e, k, quantized)
+        f"{n} tokens, {k} of {e}{form and f', {form}'}": moe_case(n, e, k, form)
         for n in (0, 1, 2, 50)
-        for e, k, quantized in [(1, 1, False), (4, 2, False), (32, 4, False), (4, 2, True)]
+        for e, k, form in [(1, 1, ""), (4, 2, ""), (32, 4, ""), (4, 2, "MXFP8"), (4, 2, "MXFP4")]
     },
     "norm_rope_insert": {
         f"{n} tokens, {h} heads, {p} pairs, {i} index heads": insert_case(n, h, p, i)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from m3_kernels.batch import AttentionBatch
+from m3_kernels.moe_experts.reference import unpacked_e2m1
 from m3_kernels.registry import operations
 
 pytest.importorskip("triton", reason="kernels need Triton")
@@ -169,13 +170,17 @@ def test_what_a_kernel_cannot_take_is_said_before_the_launch(cases: dict[str, di
         kernel_of("block_topk")(torch.zeros(1, 1, 8).half(), torch.zeros(1, dtype=torch.int64), top_k=3, block_size=16)
 
 
-def test_mxfp8_weights_give_what_their_dequantised_ones_give_to_the_last_bit(cases: dict[str, dict[str, Case]]) -> None:
-    (x, w13, w2, ids, weights), options = cases["moe_experts"]["50 tokens, 2 of 4, MXFP8"](torch.Generator())
+@pytest.mark.parametrize("form", ["MXFP8", "MXFP4"])
+def test_quantised_weights_give_what_their_dequantised_ones_give_to_the_last_bit(
+    form: str, cases: dict[str, dict[str, Case]]
+) -> None:
+    (x, w13, w2, ids, weights), options = cases["moe_experts"][f"50 tokens, 2 of 4, {form}"](torch.Generator())
     experts = kernel_of("moe_experts")
     plain = []
     for matrix, scale in zip((w13, w2), options["scales"], strict=True):
         factors = torch.exp2(scale.double() - 127).float().repeat_interleave(32, -1)
-        plain.append((matrix.float() * factors).to(DEVICE))
+        values = unpacked_e2m1(matrix) if form == "MXFP4" else matrix.float()
+        plain.append((values * factors).to(DEVICE))
     x, ids, weights = (t.to(DEVICE) for t in (x, ids, weights))
     expected = experts(x, *plain, ids, weights, **{**options, "scales": None})
     scales = tuple(s.to(DEVICE) for s in options["scales"])

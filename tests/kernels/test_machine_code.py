@@ -15,6 +15,7 @@ REGISTERS, SHARED_BYTES = 65536, 227 * 1024
 WIDE = ["index_scores", "index_scores few", "sparse_prefill unions", "sparse_prefill by block"]
 WIDE += ["dense_attention", "moe_experts gate and up", "moe_experts down"]
 WIDE += ["moe_experts gate and up few", "moe_experts down few", "moe_experts down, MXFP8"]
+WIDE += ["moe_experts gate and up, MXFP4", "moe_experts down, MXFP4"]
 NARROW = ["sparse_decode", "dense_attention few"]
 
 

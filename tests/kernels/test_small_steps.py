@@ -64,13 +64,25 @@ def test_a_projection_that_does_not_fit_its_heads_is_refused(
         norm_rope_insert(args[0][:, :-32], *args[1:], **kwargs)
 
 
+def e2m1_by_hand(packed: torch.Tensor) -> torch.Tensor:
+    """Two numbers a byte, by the format's definition: (-1)^s 2^(e-1) (1 + m/2), and m/2 where e is 0."""
+    numbers = []
+    for byte in packed.flatten().tolist():
+        for bits in (byte & 15, byte >> 4):
+            sign, exponent, mantissa = bits >> 3, bits >> 1 & 3, bits & 1
+            value = 2.0 ** (exponent - 1) * (1 + mantissa / 2) if exponent else mantissa / 2
+            numbers.append(-value if sign else value)
+    return torch.tensor(numbers).view(*packed.shape[:-1], -1)
+
+
 def test_experts(moe_experts_case: Case, generator: torch.Generator) -> None:
     (x, w13, w2, ids, weights), kwargs = moe_experts_case(generator)
-    given, w13, w2 = (w13, w2), w13.float(), w2.float()
+    given = (w13, w2)
+    w13, w2 = (e2m1_by_hand(w) if w.dtype == torch.uint8 else w.float() for w in given)
     if kwargs["scales"] is not None:
         w13, w2 = (
             torch.stack([dequantize(*pair) for pair in zip(*both, strict=True)])
-            for both in zip(given, kwargs["scales"], strict=True)
+            for both in zip((w13, w2), kwargs["scales"], strict=True)
         )
     expected = torch.zeros(x.shape, dtype=torch.float64)
     width = w2.shape[2]

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from m3_kernels.launch import check_same_device, on_device_of
-from m3_kernels.moe_experts.reference import check_scales
+from m3_kernels.moe_experts.reference import check_scales, inputs_per_element
 
 FEW_ROWS = 64
 """With so few rows nearly every row has an expert of its own: they are not sorted, and a tile is one row."""
@@ -40,7 +40,8 @@ def moe_experts(
     K = expert_ids_TK.shape[1]
     E, X, _ = w13_EXC.shape
     width = X // 2
-    if w13_EXC.shape[2] != C or w2_ECI.shape != (E, C, width):
+    per_element = inputs_per_element(w13_EXC)
+    if w13_EXC.shape[2] * per_element != C or w2_ECI.shape != (E, C, width // per_element):
         raise ValueError(f"tokens of {C} channels do not fit w13 {tuple(w13_EXC.shape)} and w2 {tuple(w2_ECI.shape)}")
     if scales is None and not x_TC.dtype == w13_EXC.dtype == w2_ECI.dtype:
         raise ValueError(f"tokens and weights must be of one dtype: {x_TC.dtype}, {w13_EXC.dtype}, {w2_ECI.dtype}")
@@ -66,7 +67,7 @@ def moe_experts(
     grouping = {"FEW": few, "EXPERTS": triton.next_power_of_2(E), "TOGETHER": 1 if few else TILES_TOGETHER}
     tile = {"M": tile_rows, "N": 64, "STEP": 64, "num_warps": 8 if tile_rows == 128 else 4, "num_stages": 4}
     w13_scale, w2_scale = (w13_EXC, w2_ECI) if scales is None else scales  # not read where there are none
-    grouping["QUANTIZED"] = scales is not None
+    grouping["BITS"] = 16 if scales is None else 8 // per_element
     weights = weights_TK.reshape(rows).float()
     with on_device_of(x_TC):
         _gate_up[(num_tiles * triton.cdiv(width, tile["N"]),)](
@@ -165,7 +166,7 @@ def _gate_up(
     FEW: tl.constexpr,
     EXPERTS: tl.constexpr,
     TOGETHER: tl.constexpr,
-    QUANTIZED: tl.constexpr,
+    BITS: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     STEP: tl.constexpr,
@@ -184,8 +185,8 @@ def _gate_up(
     up_NM = tl.zeros([N, M], tl.float32)
     for at in range(0, C, STEP):
         x_MC = tl.load(x_tile + at, mask=valid[:, None] & (at + c < C)[None, :], other=0.0)
-        gate_NC = _weights(w13, w13_scale, gate_row, n < WIDTH, at, x_MC.dtype, C, STEP, QUANTIZED)
-        up_NC = _weights(w13, w13_scale, up_row, n < WIDTH, at, x_MC.dtype, C, STEP, QUANTIZED)
+        gate_NC = _weights(w13, w13_scale, gate_row, n < WIDTH, at, x_MC.dtype, C, STEP, BITS)
+        up_NC = _weights(w13, w13_scale, up_row, n < WIDTH, at, x_MC.dtype, C, STEP, BITS)
         gate_NM = tl.dot(gate_NC, tl.trans(x_MC), gate_NM)
         up_NM = tl.dot(up_NC, tl.trans(x_MC), up_NM)
     gate_NM = tl.minimum(gate_NM, limit)
@@ -212,7 +213,7 @@ def _down(
     FEW: tl.constexpr,
     EXPERTS: tl.constexpr,
     TOGETHER: tl.constexpr,
-    QUANTIZED: tl.constexpr,
+    BITS: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     STEP: tl.constexpr,
@@ -230,7 +231,7 @@ def _down(
     acc_NM = tl.zeros([N, M], tl.float32)
     for at in range(0, WIDTH, STEP):
         h_MI = tl.load(hidden_tile + at, mask=valid[:, None] & (at + i < WIDTH)[None, :], other=0.0)
-        w_NI = _weights(w2, w2_scale, w_row, n < C, at, h_MI.dtype, WIDTH, STEP, QUANTIZED)
+        w_NI = _weights(w2, w2_scale, w_row, n < C, at, h_MI.dtype, WIDTH, STEP, BITS)
         acc_NM = tl.dot(w_NI, tl.trans(h_MI), acc_NM)
     acc_NM *= tl.load(weights + rows, mask=valid, other=0.0)[None, :]
     at = rows.to(tl.int64)[:, None] * C + n[None, :]
@@ -239,21 +240,41 @@ def _down(
 
 @triton.jit
 def _weights(
-    w, scale, row, inside, at, dtype: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, QUANTIZED: tl.constexpr
+    w, scale, row, inside, at, dtype: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, BITS: tl.constexpr
 ):
-    """Columns at..at+STEP of some rows of a matrix of WIDTH columns, in `dtype`; MXFP8 is multiplied out exactly."""
-    column = at + tl.arange(0, STEP)
-    mask = inside[:, None] & (column < WIDTH)[None, :]
-    w_NC = tl.load(w + row[:, None] * WIDTH + column[None, :], mask=mask, other=0.0)
-    if not QUANTIZED:
+    """Columns at..at+STEP of some rows of a matrix of WIDTH columns, in `dtype`; MX formats multiply out exactly.
+
+    BITS says how the matrix is stored: 16 for a plain one of any dtype, 8 for MXFP8, 4 for MXFP4.
+    """
+    PER_ELEMENT: tl.constexpr = 2 if BITS == 4 else 1
+    column = at // PER_ELEMENT + tl.arange(0, STEP // PER_ELEMENT)
+    mask = inside[:, None] & (column < WIDTH // PER_ELEMENT)[None, :]
+    nothing = 0 if BITS == 4 else 0.0
+    w_NC = tl.load(w + row[:, None] * (WIDTH // PER_ELEMENT) + column[None, :], mask=mask, other=nothing)
+    if BITS == 16:
         return w_NC
+    if BITS == 4:
+        both = w_NC.to(tl.int32)
+        values_NC = tl.join(_e2m1(both & 15), _e2m1(both >> 4)).reshape(row.shape[0], STEP)
+    else:
+        values_NC = w_NC.to(tl.float32)
     group = at // 32 + tl.arange(0, STEP // 32)
     mask = inside[:, None] & (group < WIDTH // 32)[None, :]
     power = tl.load(scale + row[:, None] * (WIDTH // 32) + group[None, :], mask=mask, other=0).to(tl.int32)
     # 2 ** (power - 127) by its bits; the power 0 is a subnormal number.
     factor = tl.where(power == 0, 1 << 22, power << 23).to(tl.float32, bitcast=True)
     factor = tl.broadcast_to(factor[:, :, None], [row.shape[0], STEP // 32, 32]).reshape(row.shape[0], STEP)
-    return (w_NC.to(tl.float32) * factor).to(dtype)
+    return (values_NC * factor).to(dtype)
+
+
+@triton.jit
+def _e2m1(bits):
+    """The float32 number of four bits: sign, two bits of exponent with bias 1, one of mantissa."""
+    magnitude = bits & 7
+    # Exponent and mantissa in their float32 places, the bias raised from 1 to 127; zero and a half have no exponent.
+    normal = ((magnitude << 22) + (126 << 23)).to(tl.float32, bitcast=True)
+    value = tl.where(magnitude < 2, magnitude.to(tl.float32) * 0.5, normal)
+    return tl.where(bits > 7, -value, value)
 
 
 @triton.jit

@@ -19,8 +19,9 @@ def moe_experts(
 
     Shapes: w13_EXC stacks the I gate rows and then the I up rows of each expert; expert ids int64 in 0..E-1, no expert
     twice in a row; weights_TK float32 with every scaling factor already in.
-    With `scales` both matrices are MXFP8: float8_e4m3fn, and a uint8 power of two for every 32 neighbouring inputs of a
-    row, [E, X, C / 32] and [E, C, I / 32].
+    With `scales` both matrices are quantised, with a uint8 power of two for every 32 neighbouring inputs of a row,
+    [E, X, C / 32] and [E, C, I / 32]: MXFP8 as float8_e4m3fn, MXFP4 as uint8 of two e2m1 numbers, the earlier input in
+    the low half, so [E, X, C / 2] and [E, C, I / 2].
     Returns: [T, C] in x's dtype, summed in float32.
     Tokens are sorted by expert, so each expert that was chosen runs once on its tokens and the others not at all.
     """
@@ -47,24 +48,40 @@ def moe_experts(
 
 def _matrix(weights: Tensor, scales: Tensor | None, expert: int) -> Tensor:
     """One expert's matrix in float32."""
-    matrix = weights[expert].float()
+    matrix = weights[expert]
     if scales is None:
-        return matrix
+        return matrix.float()
+    values = unpacked_e2m1(matrix) if matrix.dtype == torch.uint8 else matrix.float()
     factors = torch.exp2(scales[expert].double() - 127).float()
-    return (matrix.view(len(matrix), -1, 32) * factors[..., None]).view_as(matrix)
+    return (values.view(len(values), -1, 32) * factors[..., None]).view_as(values)
+
+
+def unpacked_e2m1(packed: Tensor) -> Tensor:
+    """The float32 numbers in bytes of two, [..., n] to [..., 2 n]: a sign, two bits of exponent, one of mantissa."""
+    magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], device=packed.device)
+    table = torch.cat((magnitudes, -magnitudes))
+    return table[torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()]
+
+
+def inputs_per_element(matrix: Tensor) -> int:
+    """How many inputs one stored element of a weight matrix holds: two in bytes, else one."""
+    return 2 if matrix.dtype == torch.uint8 else 1
 
 
 def check_scales(w13_EXC: Tensor, w2_ECI: Tensor, scales: tuple[Tensor, Tensor] | None) -> None:
     """Errors: ValueError if the scales do not belong to the matrices, or only one of the two goes without."""
     for name, matrix, scale in (("w13", w13_EXC, scales and scales[0]), ("w2", w2_ECI, scales and scales[1])):
-        if (matrix.dtype == torch.float8_e4m3fn) != (scale is not None):
+        if (matrix.dtype in (torch.float8_e4m3fn, torch.uint8)) != (scale is not None):
             raise ValueError(f"{name} is {matrix.dtype} and comes {'with' if scale is not None else 'without'} scales")
         if scale is not None:
-            expected = (*matrix.shape[:2], matrix.shape[2] // 32)
-            if scale.dtype != torch.uint8 or tuple(scale.shape) != expected or matrix.shape[2] % 32:
+            inputs = matrix.shape[2] * inputs_per_element(matrix)
+            expected = (*matrix.shape[:2], inputs // 32)
+            if scale.dtype != torch.uint8 or tuple(scale.shape) != expected or inputs % 32:
                 raise ValueError(
                     f"{name} {tuple(matrix.shape)} needs uint8 scales {expected}, got {tuple(scale.shape)}"
                 )
+    if w13_EXC.dtype != w2_ECI.dtype:
+        raise ValueError(f"w13 and w2 must be stored alike, got {w13_EXC.dtype} and {w2_ECI.dtype}")
 
 
 def swiglu(gate_up_TX: Tensor, *, alpha: float, limit: float) -> Tensor:
