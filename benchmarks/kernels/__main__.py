@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PARTS = ("prefill", "decode", "experts", "small")
+PARTS = ("prefill", "decode", "experts", "small", "peer")
 LENGTHS = "8k,32k,128k,512k,1024k"
 
 
@@ -52,8 +52,8 @@ def measure(parts: list[str], lengths: str, *, tiny: bool) -> tuple[list[Any], A
     """The rows of the parts asked for, and the machine's ceilings."""
     import torch
 
-    from benchmarks.kernels import attention_rows, baselines, other_rows
-    from benchmarks.kernels.data import TINY, Shape
+    from benchmarks.kernels import attention_rows, baselines, other_rows, peer, peer_rows
+    from benchmarks.kernels.data import TINY, TINY_PEER, Shape
     from benchmarks.kernels.rows import Ceilings, Row
 
     if not tiny and not torch.cuda.is_available():
@@ -71,9 +71,22 @@ def measure(parts: list[str], lengths: str, *, tiny: bool) -> tuple[list[Any], A
         "experts": [lambda: other_rows.expert_rows(shape, ceilings, device, dtype)],
         "small": [lambda: other_rows.small_rows(shape, ceilings, device, dtype)],
     }
+    if (kernels := peer.load()) is not None:
+        peer_shape, lengths_of_peer = (TINY_PEER, [256, 300]) if tiny else (shape, tokens)
+        makers["peer"] = [
+            lambda n=n: peer_rows.peer_prefill_rows(kernels, peer_shape, n, device, dtype)  # type: ignore[misc]
+            for n in lengths_of_peer
+        ]
+        if not tiny:  # the interpreter does not take its decode kernel
+            makers["peer"] += [
+                lambda n=n: peer_rows.peer_decode_rows(kernels, shape, n, max(tokens), device, dtype)  # type: ignore[misc]
+                for n in tokens
+            ]
+    elif "peer" in parts:
+        print("peer: its kernels are absent; python -m benchmarks.kernels.peer fetches them", flush=True)
     rows: list[Row] = []
     for part in parts:
-        for make in makers[part]:
+        for make in makers.get(part, []):
             made = make()
             rows += made
             print(f"{part}: {', '.join(f'{row.name} {row.size} {row.time.ms:.3f} ms' for row in made)}", flush=True)

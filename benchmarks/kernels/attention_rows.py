@@ -122,8 +122,7 @@ def _chain(layer: Layer, shape: Shape, scale: float) -> Tensor:
 
 def decode_rows(shape: Shape, length: int, capacity: int, device: torch.device, dtype: torch.dtype) -> list[Row]:
     """One new token, in a graph captured for a context of `capacity` tokens, over layers that the L2 cannot hold."""
-    bytes_read = length * shape.D * 2 + 2 * shape.K * shape.S * shape.G * shape.D * 2
-    count = max(2, min(24, int(2 * L2_BYTES / bytes_read)))
+    count = layers_beyond_l2(shape, length)
     made = [Layer.make(shape, length, 1, device=device, dtype=dtype, seed=i) for i in range(count)]
     layers = [_for_capacity(layer, capacity, shape.S) for layer in made]
     scale = shape.D**-0.5
@@ -154,11 +153,20 @@ def decode_rows(shape: Shape, length: int, capacity: int, device: torch.device, 
         against=1000 * dense[best].ms,
         at_most=DECODE_GATES_US.get(length // 1024),
         flops=2 * length * shape.R * shape.D + 4 * shape.H * shape.D * shape.K * shape.S,
-        num_bytes=bytes_read,
+        num_bytes=_decode_bytes(shape, length),
         note=f"{dense[best].ms / chain.ms:.1f}x {best}",
     )
     times = [(name, in_graph(runs), error) for name, runs, error in steps]
     return [head, *(Row(name, length, t, value=1000 * t.ms, unit="us", error=error) for name, t, error in times)]
+
+
+def layers_beyond_l2(shape: Shape, length: int) -> int:
+    """So many layers of decode that their caches together do not fit the L2, at most 24."""
+    return max(2, min(24, int(2 * L2_BYTES / _decode_bytes(shape, length))))
+
+
+def _decode_bytes(shape: Shape, length: int) -> int:
+    return length * shape.D * 2 + 2 * shape.K * shape.S * shape.G * shape.D * 2
 
 
 def _for_capacity(layer: Layer, capacity: int, page_size: int) -> Layer:

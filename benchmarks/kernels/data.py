@@ -34,6 +34,7 @@ class Shape:
 TINY = Shape(
     H=4, G=2, R=2, D=16, S=16, K=4, chunk=32, hidden=64, experts=8, experts_per_token=2, expert_width=32, pairs=4
 )
+TINY_PEER = dataclasses.replace(TINY, S=128, K=2, chunk=16)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
