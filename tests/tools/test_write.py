@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -76,38 +69,3 @@ def test_places_that_cannot_or_must_not_be_written(call: Call, context: ToolCont
     (context.root / "file").write_text("")
     assert call(WriteTool(), path=path, content="x").is_error
     assert not (context.root / ".git").exists()
-
-
-def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
-    program = (
-        "import sys, itertools; from pathlib import Path; from m3_tools.files import write_atomic\n"
-        "print('ready', flush=True)\n"
-        "for c in itertools.cycle('ab'): write_atomic(Path(sys.argv[1]), c.encode() * 300_000)\n"
-    )
-    path = tmp_path / "f"
-    chooser = random.Random(7)
-    for _ in range(12):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        writer = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, env=environment)
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        time.sleep(chooser.uniform(0.005, 0.04))
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        if path.exists():
-            assert path.read_bytes() in (b"a" * 300_000, b"b" * 300_000)
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    path.write_bytes(b"old")
-    program = (
-        "import resource, signal, sys; from pathlib import Path; from m3_tools.files import write_atomic\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "write_atomic(Path(sys.argv[1]), b'n' * 5000)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"}
-    result = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, env=environment)
-    assert b"OSError" in result.stderr
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["f"]

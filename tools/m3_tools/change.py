@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from m3_tools.atomic import write_atomic
 from m3_tools.base import DiffBlock, ToolContext, ToolError, ToolResult
-from m3_tools.files import remember, write_atomic
+from m3_tools.files import remember
 from m3_tools.symbols import new_syntax_error
 from m3_tools.text import Text, is_binary, shown
 

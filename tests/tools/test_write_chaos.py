@@ -1,0 +1,204 @@
+"""The write path when things go wrong: a kill at any moment, no permission, no space. The old bytes or the new ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import random
+import resource
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from m3_tools.atomic import give_name, new_file, write_atomic
+from m3_tools.base import Tool, ToolContext, ToolResult, call_tool
+from m3_tools.edit import EditTool
+from m3_tools.edit_line import EditLineTool
+from m3_tools.read import ReadTool
+from m3_tools.write import WriteTool
+
+KILLS = int(os.environ.get("M3_TEST_KILLS", "60"))
+NUM_LINES = 4000
+OLD = "old line\n" * 200
+BIG = "a much longer new line\n" * 20_000
+
+
+def context_of(root: Path) -> ToolContext:
+    return ToolContext(root=root.resolve(), spill_dir=root.resolve().parent / "spill")
+
+
+def run(tool: Tool[Any], context: ToolContext, **arguments: Any) -> ToolResult:
+    return asyncio.run(call_tool(tool, arguments, context))
+
+
+def in_child(body: Callable[[], None]) -> int:
+    """Start `body` in a forked child and return its process id. The child exits with 0 unless `body` raises."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            body()
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+def exit_code(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def rewrite_for_ever(root: Path, way: str) -> None:
+    """Turn every line of `f` from one number into the next, on and on."""
+    context, path = context_of(root), root / "f"
+    for number in range(1, 10**9):
+        if way == "write":
+            run(ReadTool(), context, path="f")
+            run(WriteTool(), context, path="f", content=f"{number}\n" * NUM_LINES)
+        elif way == "edit":
+            run(EditTool(), context, path="f", old=f"{number - 1}\n", new=f"{number}\n", replace_all=True)
+        else:
+            write_atomic(path, f"{number}\n".encode() * NUM_LINES)
+
+
+@pytest.mark.parametrize("way", ["write", "edit", "write_atomic"])
+@pytest.mark.parametrize("memory", [True, False], ids=["tmpfs", "disk"])
+def test_a_kill_at_any_moment_leaves_a_whole_file(tmp_path: Path, way: str, memory: bool) -> None:
+    chooser = random.Random(f"{way} {memory}")
+    strays = advanced = 0
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if memory and os.access("/dev/shm", os.W_OK) else tmp_path
+    ) as folder:
+        root = Path(folder)
+        for _ in range(KILLS // 6):
+            (root / "f").write_bytes(b"0\n" * NUM_LINES)
+            child = in_child(lambda: rewrite_for_ever(root, way))
+            time.sleep(chooser.uniform(0.001, 0.15))
+            os.kill(child, signal.SIGKILL)
+            assert exit_code(child) == -signal.SIGKILL
+            lines = (root / "f").read_bytes().split(b"\n")
+            assert len(lines) == NUM_LINES + 1
+            assert len(set(lines[:-1])) == 1, "a mixture of two versions"
+            advanced += lines[0] != b"0"
+            strays += len(os.listdir(root)) - 1
+            write_atomic(root / "f", b"after\n")
+            assert os.listdir(root) == ["f"]  # what a killed writer left is gone with the next write
+    assert advanced > 0
+    assert strays <= KILLS // 6  # at most the one file of a kill, and hardly ever that
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_the_file_of_a_living_writer_is_no_leftover(tmp_path: Path, unnamed: bool) -> None:
+    with new_file(tmp_path, 0o600, unnamed=unnamed) as (descriptor, temporary):
+        if unnamed:
+            give_name(descriptor, temporary)
+        (tmp_path / ".m3-0123456789abcdef.tmp").touch()  # a killed writer's
+        (tmp_path / ".m3-notes.tmp").touch()  # somebody else's
+        write_atomic(tmp_path / "f", b"x")
+        assert sorted(os.listdir(tmp_path)) == sorted([".m3-notes.tmp", temporary.name, "f"])
+
+
+def test_many_writers_at_once_leave_one_whole_version(tmp_path: Path) -> None:
+    def body(number: int) -> None:
+        for _ in range(40):
+            write_atomic(tmp_path / "f", f"{number}\n".encode() * NUM_LINES)
+
+    children = [in_child(lambda number=number: body(number)) for number in range(4)]  # type: ignore[misc]
+    deadline = time.monotonic() + 60
+    while any(_is_running(child) for child in children) and time.monotonic() < deadline:
+        with contextlib.suppress(FileNotFoundError):
+            lines = (tmp_path / "f").read_bytes().split(b"\n")
+            assert (len(lines), len(set(lines[:-1]))) == (NUM_LINES + 1, 1)
+    assert [exit_code(child) for child in children] == [0] * 4
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def _is_running(child: int) -> bool:
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+CALLS: dict[str, Callable[[ToolContext], ToolResult]] = {
+    "edit": lambda c: run(EditTool(), c, path="f", old=OLD, new=BIG),
+    "edit_line": lambda c: run(EditLineTool(), c, path="f", action="replace", line="L1|", text=BIG),
+    "write": lambda c: run(WriteTool(), c, path="f", content=BIG),
+    "write a new file": lambda c: run(WriteTool(), c, path="new", content=BIG),
+    "hard links": lambda c: run(EditTool(), c, path="linked", old=OLD, new=BIG),
+}
+
+
+def check_refused(root: Path, name: str, words: str, *, before: Callable[[], None] = lambda: None) -> None:
+    """Run the call after `before`: it must fail with `words`, and the folder must be as it was."""
+    (root / "f").write_text(OLD)
+    (root / "linked").write_text(OLD)
+    os.link(root / "linked", root / "second")
+    context = context_of(root)
+    run(ReadTool(), context, path="f")
+    before()
+    result = CALLS[name](context)
+    assert result.is_error, result.text
+    assert words in result.text, result.text
+    assert ".tmp" not in result.text
+    assert sorted(os.listdir(root)) == ["f", "linked", "second"]
+    assert {(root / n).read_text() == OLD for n in ("f", "linked", "second")} == {True}
+    assert (root / "linked").stat().st_nlink == 2
+
+
+def limit_file_size() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_write_that_the_system_cuts_short(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "repo"
+    root.mkdir()
+    child = in_child(lambda: check_refused(root, name, os.strerror(errno.EFBIG), before=limit_file_size))
+    assert exit_code(child) == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small file system is not allowed here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_full_disk(small_disk: Path, name: str) -> None:
+    root = small_disk / "repo"
+    root.mkdir()
+    check_refused(root, name, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("name", [n for n in CALLS if n != "hard links"])
+def test_a_folder_that_may_not_be_written(name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        root = Path(folder) / "repo"
+        root.mkdir()
+
+        def become_nobody() -> None:
+            for file in root.iterdir():
+                file.chmod(0o666)
+            root.chmod(0o555)
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+
+        child = in_child(lambda: check_refused(root, name, os.strerror(errno.EACCES), before=become_nobody))
+        assert exit_code(child) == 0
+        root.chmod(0o755)
