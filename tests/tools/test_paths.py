@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3_tools.base import ToolError
+from m3_tools.base import ToolContext, ToolError
 from m3_tools.paths import relative_name, resolve_for_writing, resolve_inside
 
 PARTS = st.sampled_from(
@@ -78,7 +78,7 @@ def test_an_absolute_path_inside_is_taken(tree: Path) -> None:
 @pytest.mark.parametrize("path", [".git/config", ".git", "a/../.git/hooks/x", ".GIT/config", ".m3/x", "a/.git", "."])
 def test_nothing_is_written_into_git_m3_or_the_root_itself(tree: Path, path: str) -> None:
     with pytest.raises(ToolError):
-        resolve_for_writing(tree, path)
+        resolve_for_writing(ToolContext(root=tree, spill_dir=tree.parent / "spill"), path)
 
 
 def test_a_name_with_odd_characters_is_shown_on_one_line(tree: Path) -> None:

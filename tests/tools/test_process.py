@@ -223,4 +223,7 @@ class TestShellTool:
 
     def test_the_deadline_is_told(self, call: Call) -> None:
         result = call(ShellTool(), command="echo x; sleep 60", timeout_s=0.3)
-        assert result.text == "stopped at the deadline of 0.3 s (exit code unknown)\nx"
+        assert result.text == (
+            "stopped at the deadline of 0.3 s (exit code unknown); "
+            "give a longer timeout_s (at most 600) or a narrower command\nx"
+        )

@@ -114,7 +114,7 @@ def test_grep_says_when_there_is_more(tree: Path, call: Call) -> None:
 @pytest.mark.parametrize(
     ("pattern", "path", "expected"),
     [
-        ("(", ".", "grep failed: "),
+        ("(", ".", "wrong at character 1: unclosed group."),
         ("absent!", ".", "No match for 'absent!'"),
         ("a", "../x", "outside"),
         ("", ".", "empty"),
@@ -122,6 +122,48 @@ def test_grep_says_when_there_is_more(tree: Path, call: Call) -> None:
 )
 def test_grep_without_a_result_says_why(tree: Path, call: Call, pattern: str, path: str, expected: str) -> None:
     assert expected in call(GrepTool(), pattern=pattern, path=path).text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "where"),
+    [
+        ("(", 1), ("foo(", 4), (r"\((", 3), ("[(](", 4), ("a(b)(c", 5), ("*a", 1), ("a(?=b)", 2), ("[z-a]", 2),
+        (r"\p{Foo}", 1), ("a{2,1}", 2), ("ab(?<n", 7), ("ü(", 2), ("a)", 2), ("[a", 1),
+    ],
+)  # fmt: skip
+def test_a_wrong_expression_is_one_line_with_its_place(tree: Path, call: Call, pattern: str, where: int) -> None:
+    result = call(GrepTool(), pattern=pattern)
+    assert result.is_error
+    assert "\n" not in result.text
+    assert result.text.startswith(f"{pattern!r} is not a regular expression, wrong at character {where}: ")
+    assert ". Mend it, or set literal=true" in result.text
+    assert not call(GrepTool(), pattern=pattern, literal=True).is_error
+
+
+def test_a_line_break_in_a_pattern_is_refused_plainly(tree: Path, call: Call) -> None:
+    for pattern in ("a\\nb", "a\nb"):
+        assert call(GrepTool(), pattern=pattern).text == (
+            "grep searches line by line: the pattern must not hold a line break."
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ({"pattern": "NEEDLE", "path": "src"}, " With ignore_case=true it matches 4 lines in 2 files."),
+        ({"pattern": "needle", "glob": "*.log"}, " With include_ignored=true it matches 1 line in 1 file."),
+        ({"pattern": "needle = 1"}, " With include_ignored=true it matches 1 line in 1 file."),
+        ({"pattern": "nowhere"}, ""),
+        ({"pattern": "NEEDLE", "path": "src", "glob": "*.py"}, " With ignore_case=true it matches 3 lines in 1 file."),
+        ({"pattern": "NEEDLE", "path": "src", "glob": "*.go"}, ""),
+    ],
+)
+def test_no_match_says_where_one_would_be(tree: Path, call: Call, arguments: dict[str, str], hint: str) -> None:
+    (tree / "src/a.py").write_text("needle\nNeedle\nneedle()\n")
+    (tree / "src/deep/b.ts").write_text("Needle\n")
+    text = call(GrepTool(), **arguments).text
+    assert text.startswith("No match for ")
+    assert text.endswith(f"(ignored files were not searched).{hint}"), text
 
 
 def test_a_pattern_that_looks_like_an_option_is_a_pattern(tree: Path, call: Call) -> None:

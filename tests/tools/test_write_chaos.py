@@ -23,6 +23,7 @@ from m3_tools.base import Tool, ToolContext, ToolResult, call_tool
 from m3_tools.edit import EditTool
 from m3_tools.edit_line import EditLineTool
 from m3_tools.read import ReadTool
+from m3_tools.shell import ShellTool
 from m3_tools.write import WriteTool
 
 KILLS = int(os.environ.get("M3_TEST_KILLS", "60"))
@@ -202,3 +203,12 @@ def test_a_folder_that_may_not_be_written(name: str) -> None:
         child = in_child(lambda: check_refused(root, name, os.strerror(errno.EACCES), before=become_nobody))
         assert exit_code(child) == 0
         root.chmod(0o755)
+
+
+def test_long_output_on_a_full_disk_loses_its_file_and_not_the_command(small_disk: Path, tmp_path: Path) -> None:
+    context = ToolContext(root=tmp_path.resolve(), spill_dir=small_disk / "spill")
+    result = run(ShellTool(), context, command="seq 1 99999; exit 3")
+    assert result.text.startswith("exit code 3")
+    assert result.text.endswith("\n99999")
+    assert "bytes left out …" in result.text
+    assert os.listdir(context.spill_dir) == []

@@ -13,17 +13,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
+
+from m3_tools.arguments import BadArguments, parse_arguments
 
 
 class ToolError(Exception):
     """A refusal or a failure that the model can act on; its text says what happened and what to do."""
 
 
+class MissingPath(ToolError):
+    """A path that does not exist. `call_tool` adds the nearest that do."""
+
+    def __init__(self, name: str, text: str):
+        super().__init__(text)
+        self.name = name
+
+
 class ToolArgs(BaseModel):
     """Base of every tool's arguments: unknown names are refused, so that a typo is reported and not ignored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,17 +192,21 @@ def _without_titles(schema: Any) -> Any:
 async def call_tool(tool: Tool[Any], arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
     """Check the arguments and run the tool; every failure becomes a result whose text says what to do."""
     try:
-        args = tool.args_type.model_validate(arguments)
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors())
-        names = ", ".join(tool.args_type.model_fields)
-        return ToolResult(text=f"{tool.name} was not run: {problems}. Its parameters are: {names}.", is_error=True)
+        args = parse_arguments(arguments, tool.args_type)
+    except BadArguments as error:
+        return ToolResult(text=f"{tool.name} was not run.\n{error}", is_error=True)
     try:
         return await tool.run(args, context)
+    except MissingPath as error:
+        from m3_tools.nearest import nearest_paths  # an error alone needs it, and it imports this module
+
+        near = await nearest_paths(context, error.name)
+        return ToolResult(text=str(error) + (f" Nearest: {', '.join(near)}." if near else ""), is_error=True)
     except ToolError as error:
         return ToolResult(text=str(error), is_error=True)
     except OSError as error:
-        return ToolResult(text=f"{tool.name} failed: {error.strerror or error} ({error.filename or ''})", is_error=True)
+        where = f" ({error.filename})" if error.filename else ""
+        return ToolResult(text=f"{tool.name} failed: {error.strerror or error}{where}", is_error=True)
 
 
 def compact_json(value: Any) -> str:

@@ -33,7 +33,7 @@ class EditTool(Tool[EditArgs]):
     read_only: ClassVar[bool] = False
 
     async def run(self, args: EditArgs, context: ToolContext) -> ToolResult:
-        path = resolve_for_writing(context.root, args.path)
+        path = resolve_for_writing(context, args.path)
         name = relative_name(context.root, path)
         if not args.old:
             raise ToolError("old is empty. Use write for a new file, or edit_line with insert to add lines.")

@@ -40,7 +40,7 @@ class EditLineTool(Tool[EditLineArgs]):
     read_only: ClassVar[bool] = False
 
     async def run(self, args: EditLineArgs, context: ToolContext) -> ToolResult:
-        path = resolve_for_writing(context.root, args.path)
+        path = resolve_for_writing(context, args.path)
         name = relative_name(context.root, path)
         data = read_bytes(path, name)
         check_unchanged(context, path, data, name)

@@ -8,7 +8,7 @@ import os
 import stat
 from pathlib import Path
 
-from m3_tools.base import ToolContext, ToolError
+from m3_tools.base import MissingPath, ToolContext, ToolError
 
 MAX_EDIT_BYTES = 32 * 2**20
 _KINDS = (
@@ -26,9 +26,9 @@ def open_regular(path: Path, name: str) -> int:
         require_regular(os.stat(path).st_mode, name)
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except FileNotFoundError:
-        raise ToolError(f"{name} does not exist. Find the right name with glob.") from None
+        raise MissingPath(name, f"{name} does not exist. Find the right name with glob.") from None
     except NotADirectoryError:
-        raise ToolError(f"{name} does not exist: a part of its path is a file.") from None
+        raise MissingPath(name, f"{name} does not exist: a part of its path is a file.") from None
     except PermissionError:
         raise ToolError(f"{name} may not be read (permission denied).") from None
     except OSError as error:

@@ -8,7 +8,7 @@ from pathspec import GitIgnoreSpec
 from pydantic import Field
 
 from m3_tools.base import TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
-from m3_tools.paths import printable, relative_name, resolve_inside
+from m3_tools.paths import printable, relative_name, resolve_folder
 from m3_tools.ripgrep import list_files
 
 MAX_FILES = 1000
@@ -29,9 +29,7 @@ class GlobTool(Tool[GlobArgs]):
     args_type: ClassVar[type[ToolArgs]] = GlobArgs
 
     async def run(self, args: GlobArgs, context: ToolContext) -> ToolResult:
-        folder = resolve_inside(context.root, args.path)
-        if not folder.is_dir():
-            raise ToolError(f"{printable(args.path)} is not a folder.")
+        folder = resolve_folder(context, args.path)
         matches = path_matcher(args.pattern)
         files = await list_files(context, folder, include_ignored=args.include_ignored)
         names = [relative_name(context.root, f) for f in files if matches.match_file(f.relative_to(folder).as_posix())]

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
+import itertools
 import json
 import os
 import posixpath
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
+from pathspec import GitIgnoreSpec
 from pydantic import Field
 
-from m3_tools.base import TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
+from m3_tools.base import MissingPath, TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.glob import path_matcher
-from m3_tools.paths import printable, relative_name, resolve_inside
+from m3_tools.paths import printable, resolve_for_reading, shown_name
 from m3_tools.ripgrep import run_ripgrep
 from m3_tools.text import shown
 
 MAX_MATCHES = 200
 MAX_LINE_CHARS = 300
+_SECOND_LOOK_S = 2.0
 
 
 class GrepArgs(ToolArgs):
@@ -49,39 +55,129 @@ class GrepTool(Tool[GrepArgs]):
     args_type: ClassVar[type[ToolArgs]] = GrepArgs
 
     async def run(self, args: GrepArgs, context: ToolContext) -> ToolResult:
-        where = relative_name(context.root, resolve_inside(context.root, args.path))
         if not args.pattern or "\0" in args.pattern:
             raise ToolError("The pattern is empty or holds a NUL character.")
-        options = ["--json", "--binary", f"--context={args.context}", *(["--ignore-case"] if args.ignore_case else [])]
-        options += ["--fixed-strings"] if args.literal else []
-        matcher = path_matcher(args.glob) if args.glob else None
-        name_glob = posixpath.basename(args.glob) if args.glob else ""
-        if name_glob and "**" not in name_glob:
-            # As a file type and not as --glob, which would bring ignored files back.
-            options += [f"--type-add=wanted:{name_glob}", "--type=wanted"]
-        target = os.path.relpath(resolve_inside(context.root, args.path), context.root)
-        globs = ["--glob=!.git", "--glob=!.m3"]
-        result = await run_ripgrep(
-            context, [*options, *globs, f"--regexp={args.pattern}", "--", target], include_ignored=args.include_ignored
-        )
-        files, problems = _collect(result.head)
-        if matcher is not None:
-            base = "" if where == "." else where + "/"
-            files = {n: f for n, f in files.items() if matcher.match_file(n.removeprefix(base))}
+        search = _search(args, context)
+        options = ["--json", "--binary", f"--context={args.context}"]
+        result = await run_ripgrep(context, search.arguments(options), include_ignored=args.include_ignored)
+        files, problems = _collect(result.head, context)
+        files = {name: file for name, file in files.items() if search.wants(name)}
         if result.exit_code == 2 and not files:
-            raise ToolError("grep failed: " + "; ".join(problems[:6]))
+            raise ToolError(_complaint(args.pattern, problems))
         text = _render(args, files, result.timed_out)
+        if not files and not result.timed_out:
+            text += await _elsewhere(args, context)
         return ToolResult(text=text, display=(TextBlock(text=text, title=f"grep {printable(args.pattern)}"),))
 
 
-def _collect(output: bytes) -> tuple[dict[str, _File], list[str]]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Search:
+    """What ripgrep is asked. `matcher` judges names relative to `base`, a folder with its slash, or ""."""
+
+    pattern: str
+    target: str
+    options: tuple[str, ...]
+    matcher: GitIgnoreSpec | None
+    base: str
+
+    def arguments(self, more: Sequence[str]) -> list[str]:
+        globs = ["--glob=!.git", "--glob=!.m3"]
+        return [*more, *self.options, *globs, f"--regexp={self.pattern}", "--", self.target]
+
+    def wants(self, name: str) -> bool:
+        return self.matcher is None or self.matcher.match_file(name.removeprefix(self.base))
+
+
+def _search(args: GrepArgs, context: ToolContext) -> _Search:
+    path = resolve_for_reading(context, args.path)
+    where = shown_name(context, path)
+    if not path.exists():
+        raise MissingPath(where, f"{where} does not exist. Find the right name with glob.")
+    options = ["--ignore-case"] if args.ignore_case else []
+    options += ["--fixed-strings"] if args.literal else []
+    name_glob = posixpath.basename(args.glob) if args.glob else ""
+    if name_glob and "**" not in name_glob:
+        # As a file type and not as --glob, which would bring ignored files back.
+        options += [f"--type-add=wanted:{name_glob}", "--type=wanted"]
+    return _Search(
+        pattern=args.pattern,
+        target=os.path.relpath(path, context.root),
+        options=tuple(options),
+        matcher=path_matcher(args.glob) if args.glob else None,
+        base="" if where == "." else where + "/",
+    )
+
+
+def _complaint(pattern: str, problems: list[str]) -> str:
+    """What ripgrep says against a pattern, in one line."""
+    said = " ".join(problems)
+    if "the literal" in said and "not allowed" in said:
+        return "grep searches line by line: the pattern must not hold a line break."
+    error = next((p.removeprefix("error: ") for p in problems if p.startswith("error: ")), None)
+    if error is None:
+        return "grep failed: " + "; ".join(problems[:6])
+    # ripgrep puts brackets of its own around the pattern, and takes those for the partners of loose ones.
+    is_loose = error in ("unclosed group", "unopened group")
+    column = _unbalanced(pattern) if is_loose else _column(pattern, problems)
+    place = f", wrong at character {column}" if column else ""
+    return (
+        f"{pattern!r} is not a regular expression{place}: {error}. "
+        "Mend it, or set literal=true to search for it as plain text."
+    )
+
+
+def _column(pattern: str, problems: list[str]) -> int | None:
+    """The character, from 1, at which the pattern is wrong; None if ripgrep does not say."""
+    wrapped = f"(?:{pattern})"  # as ripgrep shows it
+    for line, below in itertools.pairwise(problems):
+        if line.strip() == wrapped and below.strip(" ^") == "":
+            return below.index("^") - line.index(wrapped) - len("(?:") + 1
+    return None
+
+
+def _unbalanced(pattern: str) -> int | None:
+    """The character, from 1, of a bracket without its partner."""
+    opened: list[int] = []
+    for match in re.finditer(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()]", pattern, re.DOTALL):
+        if match.group() == "(":
+            opened.append(match.start() + 1)
+        elif match.group() == ")":
+            if not opened:
+                return match.start() + 1
+            opened.pop()
+    return opened[-1] if opened else None
+
+
+async def _elsewhere(args: GrepArgs, context: ToolContext) -> str:
+    """Whether the same search finds something with ignore_case or include_ignored, as sentences for the model."""
+    wider = [name for name in ("ignore_case", "include_ignored") if not getattr(args, name)]
+    found = await asyncio.gather(*(_count(args.model_copy(update={name: True}), context) for name in wider))
+    return "".join(f" With {name}=true it matches {count}." for name, count in zip(wider, found, strict=True) if count)
+
+
+async def _count(args: GrepArgs, context: ToolContext) -> str:
+    """How much a search finds within a short time: `3 lines in 2 files`, or nothing."""
+    search = _search(args, context)
+    options = search.arguments(["--count", "--null", "--no-messages", "--with-filename"])
+    result = await run_ripgrep(context, options, include_ignored=args.include_ignored, timeout_s=_SECOND_LOOK_S)
+    rows = re.findall(rb"([^\0\n][^\0]*)\0(\d+)\n", result.head)
+    counts = [int(count) for path, count in rows if search.wants(_name_of(path, context))]
+    least = "at least " if result.timed_out else ""
+    return f"{least}{_plural(sum(counts), 'line')} in {_plural(len(counts), 'file')}" if counts else ""
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _collect(output: bytes, context: ToolContext) -> tuple[dict[str, _File], list[str]]:
     """What was found by file, and the lines that are not rg's JSON: its complaints."""
     files: dict[str, _File] = {}
     problems: list[str] = []
     for event in _events(output, problems):
         data = event.get("data", {})
         if event["type"] in ("match", "context"):
-            file = files.setdefault(_name(data["path"]), _File())
+            file = files.setdefault(_name(data["path"], context), _File())
             is_match = event["type"] == "match"
             file.num_matches += is_match
             spans = data["submatches"]
@@ -91,7 +187,7 @@ def _collect(output: bytes) -> tuple[dict[str, _File], list[str]]:
             )
             file.rows.append((data["line_number"], f"L{data['line_number']}{'|' if is_match else '-'}{row}"))
         elif event["type"] == "end" and data.get("binary_offset") is not None:
-            files.setdefault(_name(data["path"]), _File()).binary = True  # line numbers after a NUL are off
+            files.setdefault(_name(data["path"], context), _File()).binary = True  # line numbers after a NUL are off
     return {n: f for n, f in files.items() if f.num_matches}, problems
 
 
@@ -114,8 +210,12 @@ def _decoded(value: dict[str, str]) -> str:
     return _bytes(value).decode("utf-8", "replace")
 
 
-def _name(value: dict[str, str]) -> str:
-    return printable(posixpath.normpath(os.fsdecode(_bytes(value))))
+def _name(value: dict[str, str], context: ToolContext) -> str:
+    return _name_of(_bytes(value), context)
+
+
+def _name_of(path: bytes, context: ToolContext) -> str:
+    return shown_name(context, Path(os.path.normpath(os.path.join(os.path.realpath(context.root), os.fsdecode(path)))))
 
 
 def _cut(content: str, match_start: int) -> str:

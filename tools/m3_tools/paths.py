@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from m3_tools.base import ToolError
+from m3_tools.base import MissingPath, ToolContext, ToolError
+from m3_tools.output import SPILL_PREFIX
 
 PROTECTED = frozenset({".git", ".m3"})
 
@@ -33,9 +34,39 @@ def resolve_inside(root: Path, path: str) -> Path:
     return Path(real)
 
 
-def resolve_for_writing(root: Path, path: str) -> Path:
-    """Like `resolve_inside`, but also refuses the root itself and what git and m3 keep for themselves."""
+def resolve_for_reading(context: ToolContext, path: str) -> Path:
+    """Like `resolve_inside`, but also takes what commands printed at length: a path in `spill_dir`, by its short name
+    or absolute.
+    """
+    spill = _spill_dir(context)
+    if path == SPILL_PREFIX[:-1] or path.startswith(SPILL_PREFIX):
+        return resolve_inside(spill, path[len(SPILL_PREFIX) :] or ".")
+    holds_root = Path(os.path.realpath(context.root)).is_relative_to(spill)
+    if os.path.isabs(path) and not holds_root and Path(os.path.normpath(path)).is_relative_to(spill):
+        return resolve_inside(spill, path)
+    return resolve_inside(context.root, path)
+
+
+def resolve_folder(context: ToolContext, path: str) -> Path:
+    """The folder of the work tree that `path` names. Raises ToolError if there is none."""
+    folder = resolve_inside(context.root, path)
+    if not folder.exists():
+        raise MissingPath(relative_name(context.root, folder), f"{printable(path)} does not exist.")
+    if not folder.is_dir():
+        raise ToolError(f"{printable(path)} is not a folder.")
+    return folder
+
+
+def resolve_for_writing(context: ToolContext, path: str) -> Path:
+    """Like `resolve_inside`, but also refuses the root itself, what git and m3 keep for themselves, and the output of
+    commands.
+    """
+    root = context.root
     real = resolve_inside(root, path)
+    spill = _spill_dir(context)
+    in_spill = real.is_relative_to(spill) and not Path(os.path.realpath(root)).is_relative_to(spill)
+    if path.startswith(SPILL_PREFIX) or in_spill:
+        raise ToolError(f"{printable(path)} is what a command printed; it can be read and not changed.")
     parts = real.relative_to(os.path.realpath(root)).parts
     if not parts:
         raise ToolError("The path is the repository itself; give the path of a file in it.")
@@ -43,6 +74,18 @@ def resolve_for_writing(root: Path, path: str) -> Path:
     if kept is not None:
         raise ToolError(f"{printable(path)} lies in {kept}, which tools do not write to.")
     return real
+
+
+def shown_name(context: ToolContext, path: Path) -> str:
+    """A path that may be read as the model sees it: relative to the root, or the short name of a command's output."""
+    spill = _spill_dir(context)
+    if path.is_relative_to(os.path.realpath(context.root)) or not path.is_relative_to(spill):
+        return relative_name(context.root, path)
+    return SPILL_PREFIX + printable(path.relative_to(spill).as_posix())
+
+
+def _spill_dir(context: ToolContext) -> Path:
+    return Path(os.path.realpath(context.spill_dir))
 
 
 def relative_name(root: Path, path: Path) -> str:

@@ -31,24 +31,29 @@ _DRAIN_S = 0.2
 _TERM_GRACE_S = 1.0
 _KILL_ROUNDS = 50
 _QUIET = {
-    "PAGER": "cat",
-    "GIT_PAGER": "cat",
-    "MANPAGER": "cat",
-    "SYSTEMD_PAGER": "cat",
-    "EDITOR": "true",
-    "VISUAL": "true",
-    "GIT_EDITOR": "true",
-    "GIT_SEQUENCE_EDITOR": "true",
+    **dict.fromkeys(
+        ("PAGER", "GIT_PAGER", "MANPAGER", "SYSTEMD_PAGER", "GH_PAGER", "DELTA_PAGER", "BAT_PAGER", "PSQL_PAGER"), "cat"
+    ),
+    "AWS_PAGER": "",
+    **dict.fromkeys(("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "HGEDITOR", "SVN_EDITOR"), "true"),
     "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "",  # empty: neither the program that git is configured with nor SSH_ASKPASS opens a window
+    "GCM_INTERACTIVE": "never",
     "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
     "SSH_ASKPASS_REQUIRE": "never",
+    "SUDO_ASKPASS": "/bin/false",
     "DEBIAN_FRONTEND": "noninteractive",
     "PIP_NO_INPUT": "1",
+    "NPM_CONFIG_YES": "true",
+    "COREPACK_ENABLE_DOWNLOAD_PROMPT": "0",
+    "GH_PROMPT_DISABLED": "1",
+    "HGPLAIN": "1",
     "CI": "1",
     "NO_COLOR": "1",
     "TERM": "dumb",
     "PYTHONUNBUFFERED": "1",
 }
+_LOUD = frozenset({"FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GIT_PAGER_IN_USE"})
 _SECRET = re.compile(
     r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY|PRIVATE_KEY)(_|$)", re.IGNORECASE
 )
@@ -77,7 +82,7 @@ def child_environment(given: Mapping[str, str], changes: Mapping[str, str] | Non
     that keep programs from waiting for a person; then `changes`.
     """
     base = dict(given) or {k: v for k, v in os.environ.items() if not _SECRET.search(k)}
-    return {**base, **_QUIET, **(changes or {})}
+    return {k: v for k, v in base.items() if k not in _LOUD} | _QUIET | dict(changes or {})
 
 
 async def run_process(
@@ -89,14 +94,16 @@ async def run_process(
     spill_dir: Path | None = None,
     head_bytes: int = 12_000,
     tail_bytes: int = 18_000,
+    line_chars: int | None = None,
     on_output: Callable[[str], None] | None = None,
 ) -> ProcessResult:
     """Run `argv` and wait until it exits or `timeout_s` is over. Nothing of it runs afterwards, cancelled or not.
 
-    stdout and stderr come as one stream. Raises ToolError if the command cannot be started.
+    stdout and stderr come as one stream. With `line_chars` longer lines are cut in the result's text. Raises ToolError
+    if the command cannot be started.
     """
     token = secrets.token_hex(16)
-    output = Output(spill_dir, head_bytes, tail_bytes, on_output)
+    output = Output(spill_dir, head_bytes, tail_bytes, on_output, line_chars=line_chars)
     read_end, write_end = os.pipe()
     started = time.monotonic()
     try:

@@ -11,7 +11,7 @@ from pydantic import Field
 from m3_tools.base import TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.files import MAX_EDIT_BYTES, open_regular, remember
 from m3_tools.outline import outline_lines
-from m3_tools.paths import printable, relative_name, resolve_inside
+from m3_tools.paths import printable, resolve_for_reading, shown_name
 from m3_tools.symbols import Definition, definitions, language_of
 from m3_tools.text import Text, is_binary, shown
 
@@ -40,8 +40,8 @@ class ReadTool(Tool[ReadArgs]):
     args_type: ClassVar[type[ToolArgs]] = ReadArgs
 
     async def run(self, args: ReadArgs, context: ToolContext) -> ToolResult:
-        path = resolve_inside(context.root, args.path)
-        name = relative_name(context.root, path)
+        path = resolve_for_reading(context, args.path)
+        name = shown_name(context, path)
         data, size = _load(path, name, full=bool(args.symbol) or args.start is not None)
         if is_binary(data):
             raise ToolError(f"{name} is a binary file of {size:,} bytes; it has no lines to read.")

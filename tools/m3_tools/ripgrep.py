@@ -24,7 +24,9 @@ def find_ripgrep() -> str:
     return found
 
 
-async def run_ripgrep(context: ToolContext, arguments: Sequence[str], *, include_ignored: bool) -> ProcessResult:
+async def run_ripgrep(
+    context: ToolContext, arguments: Sequence[str], *, include_ignored: bool, timeout_s: float = _TIMEOUT_S
+) -> ProcessResult:
     """Run rg at the root of the work tree. The ignore files count even without git; .git and .m3 never show."""
     common = ["--no-config", "--hidden", "--no-require-git", "--color=never"]
     if include_ignored:
@@ -33,7 +35,7 @@ async def run_ripgrep(context: ToolContext, arguments: Sequence[str], *, include
         [find_ripgrep(), *common, *arguments],
         cwd=context.root,
         environment=child_environment(context.environment),
-        timeout_s=_TIMEOUT_S,
+        timeout_s=timeout_s,
         head_bytes=MAX_OUTPUT_BYTES,
         tail_bytes=0,
     )

@@ -38,7 +38,7 @@ class WriteTool(Tool[WriteArgs]):
     read_only: ClassVar[bool] = False
 
     async def run(self, args: WriteArgs, context: ToolContext) -> ToolResult:
-        path = resolve_for_writing(context.root, args.path)
+        path = resolve_for_writing(context, args.path)
         name = relative_name(context.root, path)
         before = read_bytes(path, name) if path.exists() else None
         _refuse_placeholder(args.content, before)
