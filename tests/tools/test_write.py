@@ -69,3 +69,23 @@ def test_places_that_cannot_or_must_not_be_written(call: Call, context: ToolCont
     (context.root / "file").write_text("")
     assert call(WriteTool(), path=path, content="x").is_error
     assert not (context.root / ".git").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "f.txt: written, new file, 0 lines, 0 bytes"),
+        ("é", "f.txt: written, new file, 1 line, 2 bytes"),
+        ("a\nb\n", "f.txt: written, new file, 2 lines, 4 bytes"),
+        ("x\n" * 5000, "f.txt: written, new file, 5,000 lines, 10,000 bytes"),
+    ],
+)
+def test_the_size_is_told(call: Call, context: ToolContext, content: str, said: str) -> None:
+    assert call(WriteTool(), path="f.txt", content=content).text == said
+
+
+def test_the_size_before_is_told_too(call: Call, context: ToolContext) -> None:
+    (context.root / "f.txt").write_bytes(b"a\r\nb\r\n")
+    call(ReadTool(), path="f.txt")
+    said = call(WriteTool(), path="f.txt", content="c\n").text
+    assert said == "f.txt: written, 1 line, 3 bytes; before: 2 lines, 6 bytes; CRLF kept"

@@ -8,7 +8,7 @@ from pathlib import Path
 from m3_tools.atomic import write_atomic
 from m3_tools.base import DiffBlock, ToolContext, ToolError, ToolResult
 from m3_tools.files import remember
-from m3_tools.symbols import new_syntax_error
+from m3_tools.syntax import describe_errors, new_syntax_errors
 from m3_tools.text import Text, is_binary, shown
 
 
@@ -23,18 +23,20 @@ def apply_change(
         raise ToolError(f"Nothing was changed: {name} already reads like that.")
     write_atomic(path, after)
     remember(context, path, after)
-    error = new_syntax_error(name, before or b"", after)
-    text = said if error is None else f"{said}\nThis made a syntax error at L{error[0]}|: {error[1]}"
+    errors = new_syntax_errors(name, before or b"", after)
+    text = f"{said}\n{describe_errors(errors)}" if errors else said
     return ToolResult(text=text, display=(DiffBlock(path=name, diff=unified_diff(name, before, after)),))
 
 
-def unified_diff(name: str, before: bytes | None, after: bytes) -> str:
-    """The change for a person to read; not for patch, since control characters are shown as symbols."""
-    if is_binary(before or b"") or is_binary(after):
+def unified_diff(name: str, before: bytes | None, after: bytes | None) -> str:
+    """The change for a person to read; not for patch, since control characters are shown as symbols. None is a file
+    that does not exist.
+    """
+    if is_binary(before or b"") or is_binary(after or b""):
         return "(binary)"
-    rows = difflib.unified_diff(
-        _rows(before or b""), _rows(after), "/dev/null" if before is None else f"a/{name}", f"b/{name}", lineterm=""
-    )
+    old_name = "/dev/null" if before is None else f"a/{name}"
+    new_name = "/dev/null" if after is None else f"b/{name}"
+    rows = difflib.unified_diff(_rows(before or b""), _rows(after or b""), old_name, new_name, lineterm="")
     return "\n".join(rows)
 
 

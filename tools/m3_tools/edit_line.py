@@ -10,11 +10,11 @@ from pydantic import Field, field_validator
 from m3_tools.base import Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.change import apply_change
 from m3_tools.files import check_unchanged, read_bytes
+from m3_tools.labels import without_labels
 from m3_tools.paths import relative_name, resolve_for_writing
 from m3_tools.text import Text, is_binary, with_ending
 
 _LABEL = re.compile(r"\s*L?(\d{1,9})\|?\s*")
-_LABELLED = re.compile(r"L\d+\|")
 
 
 class EditLineArgs(ToolArgs):
@@ -48,7 +48,7 @@ class EditLineTool(Tool[EditLineArgs]):
             raise ToolError(f"{name} is a binary file; edit_line works on text.")
         source = Text.decode(data)
         number = _line_number(args, len(source.lines()), name)
-        text = _without_labels(args.text).removesuffix("\n").removesuffix("\r")
+        text = without_labels(args.text).removesuffix("\n").removesuffix("\r")
         edits, moved = edit_line(source, args.action, number, text)
         return apply_change(context, path, name, data, source.replace(edits), _said(name, args.action, number, moved))
 
@@ -84,14 +84,6 @@ def _line_number(args: EditLineArgs, num_lines: int, name: str) -> int:
     if not lowest <= number <= num_lines:
         raise ToolError(f"{name} has {num_lines} lines; there is no L{number}| to {args.action}. Read it again.")
     return number
-
-
-def _without_labels(text: str) -> str:
-    """`text` without the labels that a model copied from read: only if every line has one."""
-    lines = text.split("\n")
-    if all(_LABELLED.match(line) for line in lines):
-        return "\n".join(_LABELLED.sub("", line, count=1) for line in lines)
-    return text
 
 
 def _said(name: str, action: str, number: int, moved: int) -> str:

@@ -13,10 +13,14 @@ import re
 from collections.abc import Callable, Iterator
 
 from m3_tools.base import ToolError
-from m3_tools.text import Line, Text, shown, split_lines, with_ending
+from m3_tools.text import Text, shown, split_lines, with_ending
 
 RUNGS = ("exact", "line endings", "trailing space", "indentation")
 _MAX_DIFF_LINES = 40
+
+
+class NotFound(ToolError):
+    """The text is nowhere in the file, on no rung."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,7 @@ class Replacement:
 def find(source: Text, old: str, new: str, *, every: bool = False) -> tuple[str, list[Replacement]]:
     """The rung that matched and its replacements in order: one, or all if `every`.
 
-    Raises ToolError if `old` is not there (with the nearest lines as a diff), or is there more than once.
+    Raises NotFound if `old` is not there (with the nearest lines as a diff), ToolError if it is there more than once.
     """
     for rung, search in zip(RUNGS, (_exact, _ignoring_endings, _ignoring_trailing_space, _reindented), strict=True):
         found = list(search(source, old, new))
@@ -40,7 +44,7 @@ def find(source: Text, old: str, new: str, *, every: bool = False) -> tuple[str,
         if len(found) > 1 and not every:
             raise ToolError(_ambiguous(source, found, rung))
         return rung, _without_overlaps(found)
-    raise ToolError(near_miss(source, old))
+    raise NotFound(near_miss(source, old))
 
 
 def _without_overlaps(found: list[Replacement]) -> list[Replacement]:
@@ -255,8 +259,3 @@ def _nearest(lines: list[str], wanted: list[str]) -> int | None:
 def _visible(line: str) -> str:
     body = line.rstrip(" \t")
     return shown((body + line[len(body) :].replace(" ", "·")).replace("\t", "→"))
-
-
-def line_number(lines: list[Line], position: int) -> int:
-    """The number, from 1, of the line that holds `position`."""
-    return max(1, sum(line.start <= position for line in lines))

@@ -1,4 +1,4 @@
-"""Definitions and syntax errors of a source file, found by tree-sitter.
+"""Definitions of a source file, found by tree-sitter.
 
 A definition's name is dotted from the outside in, `Stock.add` or `outer.inner`, in every language; a method written
 outside its type (Go, C++) is named by that type.
@@ -6,7 +6,6 @@ outside its type (Go, C++) is named by that type.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import importlib
@@ -102,7 +101,7 @@ def language_of(path: str) -> str | None:
 def definitions(path: str, data: bytes) -> list[Definition]:
     """The definitions in the file in order; none if the language is unknown. A file with errors gives what parses."""
     language = language_of(path)
-    return list(_walk(_parse(language, data), language)) if language else []
+    return list(_walk(parse(language, data), language)) if language else []
 
 
 def enclosing(found: list[Definition], line: int) -> Definition | None:
@@ -111,51 +110,14 @@ def enclosing(found: list[Definition], line: int) -> Definition | None:
     return max(holding, key=lambda d: (d.first_line, d.depth), default=None)
 
 
-def new_syntax_error(path: str, before: bytes, after: bytes) -> tuple[int, str] | None:
-    """(line, message) of a syntax error in `after` if `before` had fewer errors; None if the change added none."""
-    language = language_of(path)
-    if language is None:
-        return None
-    if language == "python":
-        new = _python_error(after)
-        if new is not None and _python_error(before) is None:
-            return new
-    lines = _error_lines(_parse(language, after))
-    if len(lines) > len(_error_lines(_parse(language, before))):
-        return lines[0], "syntax error"
-    return None
-
-
-def _python_error(data: bytes) -> tuple[int, str] | None:
-    try:
-        ast.parse(data)
-    except SyntaxError as error:
-        return error.lineno or 1, error.msg
-    except (ValueError, RecursionError, MemoryError):
-        return None
-    return None
-
-
-def _error_lines(root: Node) -> list[int]:
-    if not root.has_error:
-        return []
-    lines, pending = [], [root]
-    while pending:
-        node = pending.pop()
-        if node.is_error or node.is_missing:
-            lines.append(node.start_point.row + 1)
-        elif node.has_error:
-            pending += node.children
-    return sorted(lines)
-
-
 @functools.cache
 def _language(name: str) -> Language:
     module, function = _MODULES.get(name, (f"tree_sitter_{name}", "language"))
     return Language(getattr(importlib.import_module(module), function)())
 
 
-def _parse(language: str, data: bytes) -> Node:
+def parse(language: str, data: bytes) -> Node:
+    """The root of the syntax tree. Never fails; what does not parse is an error node."""
     return Parser(_language(language)).parse(data if b"\n" in data else data.replace(b"\r", b"\n")).root_node
 
 

@@ -47,7 +47,8 @@ class WriteTool(Tool[WriteArgs]):
                 path.parent.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, NotADirectoryError):
                 raise ToolError(f"{name} cannot be made: a part of its path is a file.") from None
-            return apply_change(context, path, name, None, _encoded(args.content), f"{name}: written, new file")
+            after = _encoded(args.content)
+            return apply_change(context, path, name, None, after, f"{name}: written, new file, {_size(after)}")
         if path not in context.read_hashes:
             raise ToolError(f"{name} exists and was not read. Read it first, so that nothing in it is lost unseen.")
         check_unchanged(context, path, before, name)
@@ -58,7 +59,13 @@ class WriteTool(Tool[WriteArgs]):
             content = with_ending(content, next(iter(endings)))
         after = source.replace([(0, len(source.text), content)])
         kept = "; CRLF kept" if endings == {"\r\n"} and "\r" not in args.content else ""
-        return apply_change(context, path, name, before, after, f"{name}: written{kept}")
+        said = f"{name}: written, {_size(after)}; before: {_size(before)}{kept}"
+        return apply_change(context, path, name, before, after, said)
+
+
+def _size(data: bytes) -> str:
+    lines, size = len(Text.decode(data).lines()), len(data)
+    return f"{lines:,} line{'' if lines == 1 else 's'}, {size:,} byte{'' if size == 1 else 's'}"
 
 
 def _encoded(content: str) -> bytes:
