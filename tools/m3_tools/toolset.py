@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from m3_tools.base import Tool
+from m3_tools.delete import DeleteTool
+from m3_tools.diff import DiffTool
 from m3_tools.edit import EditTool
 from m3_tools.edit_line import EditLineTool
 from m3_tools.glob import GlobTool
 from m3_tools.grep import GrepTool
+from m3_tools.move import MoveTool
 from m3_tools.outline import OutlineTool
 from m3_tools.read import ReadTool
 from m3_tools.run_tests import RunTests
@@ -27,6 +30,9 @@ def all_tools(*, run_tests: RunTests | None = None) -> tuple[Tool[Any], ...]:
         EditTool(),
         EditLineTool(),
         WriteTool(),
+        MoveTool(),
+        DeleteTool(),
+        DiffTool(),
         ShellTool(),
         run_tests or RunTests(),
         TodoTool(),
