@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -12,6 +12,7 @@ from m3_tools.text import shown
 
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
 MAX_FAILURES, MAX_ERROR_LINES, MAX_LINE_CHARS, MAX_FRAMES, MAX_FUNCTIONS, MAX_FILES = 3, 6, 300, 8, 12, 8
+MAX_IDS = 20
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _GOOD = frozenset({"passed", "xfailed", "xpassed"})
 _BAD = frozenset({"failed", "error"})
@@ -137,8 +138,9 @@ def is_test_file(path: str) -> bool:
 
 
 def report_text(report: TestReport) -> str:
-    """The report for the model: counts, at most three failures with frames and error, then what the failing tests
-    ran.
+    """The report for the model: counts, at most three errors with frames and message, then what the failing tests ran.
+
+    Failures with the same error are told once, with the ids of all of them.
     """
     if not report.could_start:
         return f"The tests cannot start: {report.reason}\n{_tail(report.output)}".rstrip()
@@ -147,15 +149,48 @@ def report_text(report: TestReport) -> str:
     lines = [_counts_line(report.counts)]
     if report.timed_out:
         lines.append(f"stopped at the deadline after {report.duration_s:.0f} s")
-    for failure in report.failures[:MAX_FAILURES]:
-        lines += _failure_lines(failure, report.outcomes.get(failure.test_id) == "error")
-    if len(report.failures) > MAX_FAILURES:
-        lines.append(f"and {len(report.failures) - MAX_FAILURES} more failures")
+    groups = _by_error(report.failures)
+    for first, *same in groups[:MAX_FAILURES]:
+        lines += _failure_lines(first, report.outcomes.get(first.test_id) == "error")
+        if same:
+            lines.append(f"the same error in {len(same)} more: {_ids(f.test_id for f in same)}")
+    rest = [failure.test_id for group in groups[MAX_FAILURES:] for failure in group]
+    if rest:
+        lines.append(f"and {len(rest)} more failures: {_ids(rest)}")
     for path, functions in list(report.executed.items())[:MAX_FILES]:
         names = list(functions)
         more = f" and {len(names) - MAX_FUNCTIONS} more" if len(names) > MAX_FUNCTIONS else ""
         lines.append(f"ran {path}: {', '.join(names[:MAX_FUNCTIONS])}{more}")
     return "\n".join(lines)
+
+
+def changed_since(before: TestReport, after: TestReport) -> str:
+    """One line for the model: what `after` shows otherwise than `before`; both are runs of all tests."""
+    change = compare(before, after)
+    if not (change.fixed or change.broken or change.missing):
+        return "since the last run: nothing changed"
+    parts = [f"{len(change.fixed)} fixed", f"{len(change.broken)} newly failing"]
+    parts[1] += f": {_ids(change.broken)}" if change.broken else ""
+    if change.missing:
+        parts.append(f"{len(change.missing)} no longer run: {_ids(change.missing)}")
+    return f"since the last run: {'; '.join(parts)}"
+
+
+def _by_error(failures: Sequence[TestFailure]) -> list[list[TestFailure]]:
+    """The failures in order, those with the same error type and message together. No message is no error to share."""
+    groups: dict[object, list[TestFailure]] = {}
+    for failure in failures:
+        message = _ADDRESS.sub(" at 0x…", failure.message.strip())
+        key = (failure.error_type, message) if message else failure.test_id
+        groups.setdefault(key, []).append(failure)
+    return list(groups.values())
+
+
+def _ids(test_ids: Iterable[str]) -> str:
+    """Test ids on one line, bounded."""
+    ids = [shown(i)[:MAX_LINE_CHARS] for i in test_ids]
+    more = f" and {len(ids) - MAX_IDS} more" if len(ids) > MAX_IDS else ""
+    return ", ".join(ids[:MAX_IDS]) + more
 
 
 def _counts_line(counts: TestCounts) -> str:

@@ -18,14 +18,24 @@ from typing import ClassVar
 from pydantic import Field
 
 from m3_tools.base import TestsBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
+from m3_tools.known_tests import describe_unknown, selects, unknown_ids
 from m3_tools.process import ProcessResult, child_environment, run_process
 from m3_tools.record import read_plain_output, read_record
-from m3_tools.report import TestComparison, TestCounts, TestFailure, TestReport, compare, failure_lines, report_text
+from m3_tools.report import (
+    TestComparison,
+    TestCounts,
+    TestFailure,
+    TestReport,
+    changed_since,
+    compare,
+    failure_lines,
+    report_text,
+)
 from m3_tools.runners import RECORDER_FOLDER, Runner, find_python, find_runner
 
 __all__ = [
     "RunTests", "TestArgs", "TestComparison", "TestCounts", "TestFailure", "TestReport",
-    "compare", "find_python", "find_runner", "report_text", "run_tests",
+    "changed_since", "compare", "find_python", "find_runner", "report_text", "run_tests",
 ]  # fmt: skip
 _INHERITED = ("PYTEST_CURRENT_TEST", "PYTEST_VERSION", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_TESTRUNUID")
 _USAGE_ERROR, _INTERNAL_ERROR = 4, 3
@@ -38,7 +48,10 @@ class TestArgs(ToolArgs):
 
 
 class RunTests(Tool[TestArgs]):
-    """`command`, `python`, `timeout_s` and `trace` are the program's choice, not the model's."""
+    """`command`, `python`, `timeout_s`, `trace` and `compare_runs` are the program's choice, not the model's.
+
+    With `compare_runs` the text of every run of all tests but the first ends with what changed since the last one.
+    """
 
     name: ClassVar[str] = "test"
     description: ClassVar[str] = (
@@ -49,9 +62,17 @@ class RunTests(Tool[TestArgs]):
     read_only: ClassVar[bool] = False
 
     def __init__(
-        self, *, command: str | None = None, timeout_s: float = 300, trace: bool = False, python: str | None = None
+        self,
+        *,
+        command: str | None = None,
+        timeout_s: float = 300,
+        trace: bool = False,
+        python: str | None = None,
+        compare_runs: bool = False,
     ):
         self.command, self.timeout_s, self.trace, self.python = command, timeout_s, trace, python
+        self.compare_runs = compare_runs
+        self._last: dict[Path, TestReport] = {}
 
     async def run(self, args: TestArgs, context: ToolContext) -> ToolResult:
         report = await run_tests(
@@ -75,7 +96,34 @@ class RunTests(Tool[TestArgs]):
             failures=failure_lines(report.failures) if report.could_start else (report.reason,),
         )
         unusable = not report.could_start or report.no_tests
-        return ToolResult(text=report_text(report), display=(block,), is_error=unusable, data=report)
+        text = await self._text(report, args, context)
+        return ToolResult(text=text, display=(block,), is_error=unusable, data=report)
+
+    async def _text(self, report: TestReport, args: TestArgs, context: ToolContext) -> str:
+        """The report, and what only this tool can say: ids that name no test, the change since the last run."""
+        text = report_text(report)
+        if not report.could_start or report.timed_out:
+            return text
+        if args.tests:
+            unknown = await self._unknown(report, args, context)
+            if unknown and report.no_tests:
+                return f"No test was run.\n{describe_unknown(unknown)}"
+            return f"{text}\n{describe_unknown(unknown)}" if unknown else text
+        last = self._last.get(context.root)
+        if not report.no_tests:
+            self._last[context.root] = report
+            if last is not None and self.compare_runs:
+                return f"{text}\n{changed_since(last, report)}"
+        return text
+
+    async def _unknown(self, report: TestReport, args: TestArgs, context: ToolContext) -> dict[str, list[str]]:
+        if list(report.outcomes) == [report.command]:  # a command that cannot choose, judged by its exit code
+            return {}
+        errors = {e.test_id for e in report.collection_errors}  # of files whose tests are not known
+        wanted = [i for i in args.tests if not any(selects(i, e) or selects(e, i) for e in errors)]
+        last = self._last.get(context.root)
+        ran = dict.fromkeys(i for r in (report, last) if r for i in r.outcomes if i not in errors)
+        return await unknown_ids(context, wanted, list(ran), is_dotted="unittest" in report.command)
 
 
 async def run_tests(

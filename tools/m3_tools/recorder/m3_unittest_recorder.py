@@ -84,7 +84,10 @@ def main(ids: list[str]) -> int:
     recorder.write("start", runner="unittest", version="", python=list(sys.version_info[:3]))
     recorder.watch_deadline()
     loader = unittest.TestLoader()
-    suite = loader.loadTestsFromNames(ids) if ids else loader.discover(*_start_folder())
+    folder, pattern = _start_folder()
+    if ids:
+        sys.path.insert(0, os.path.abspath(folder))  # discovery does the same, and gave the tests these ids
+    suite = loader.loadTestsFromNames(ids) if ids else loader.discover(folder, pattern)
     tests = list(_flatten(suite))
     failed_imports = [t for t in tests if type(t).__name__ == "_FailedTest"]
     for test in failed_imports:
