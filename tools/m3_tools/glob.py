@@ -8,8 +8,8 @@ from pathspec import GitIgnoreSpec
 from pydantic import Field
 
 from m3_tools.base import TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
-from m3_tools.paths import printable, relative_name, resolve_folder
-from m3_tools.ripgrep import list_files
+from m3_tools.paths import printable, resolve_folder
+from m3_tools.ripgrep import list_names
 
 MAX_FILES = 1000
 
@@ -31,8 +31,9 @@ class GlobTool(Tool[GlobArgs]):
     async def run(self, args: GlobArgs, context: ToolContext) -> ToolResult:
         folder = resolve_folder(context, args.path)
         matches = path_matcher(args.pattern)
-        files = await list_files(context, folder, include_ignored=args.include_ignored)
-        names = [relative_name(context.root, f) for f in files if matches.match_file(f.relative_to(folder).as_posix())]
+        base = "" if folder == context.root else folder.relative_to(context.root).as_posix() + "/"
+        listed = await list_names(context, folder, include_ignored=args.include_ignored)
+        names = [printable(name) for name in listed if matches.match_file(name.removeprefix(base))]
         if not names:
             hint = "" if args.include_ignored else " (ignored files were not looked at)"
             return ToolResult(text=f"No file in {printable(args.path)} matches {printable(args.pattern)}{hint}.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 
 from m3_tools.base import ToolContext, ToolError
 from m3_tools.files import read_bytes
 from m3_tools.nearest import nearest
-from m3_tools.paths import relative_name
 from m3_tools.report import is_test_file
-from m3_tools.ripgrep import list_files
+from m3_tools.ripgrep import list_names
 from m3_tools.symbols import definitions
 from m3_tools.text import shown
 
@@ -69,16 +69,15 @@ def _as_path(test_id: str) -> str:
 async def _written_ids(context: ToolContext, *, is_dotted: bool) -> Iterable[str]:
     """The ids of Python tests as the files have them, without parameters, in the form of pytest or of unittest."""
     found: list[str] = []
-    files = [f for f in await list_files(context, context.root) if f.suffix == ".py"]
-    for file in [f for f in files if is_test_file(relative_name(context.root, f))][:_MAX_FILES]:
-        name = relative_name(context.root, file)
+    names = [n for n in await list_names(context, context.root) if n.endswith(".py") and is_test_file(n)]
+    for name in names[:_MAX_FILES]:
         try:
-            inside = definitions(name, read_bytes(file, name, limit=_MAX_FILE_BYTES))
+            inside = definitions(name, read_bytes(context.root / name, name, limit=_MAX_FILE_BYTES))
         except ToolError:
             continue
         if not is_dotted:
             found.append(name)
         tests = [d.name for d in inside if d.name.rpartition(".")[2].startswith("test")]
-        prefix = f"{file.stem}." if is_dotted else f"{name}::"
+        prefix = f"{PurePosixPath(name).stem}." if is_dotted else f"{name}::"
         found += [prefix + (t if is_dotted else t.replace(".", "::")) for t in tests]
     return found

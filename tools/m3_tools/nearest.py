@@ -7,8 +7,8 @@ import posixpath
 from collections.abc import Iterable, Sequence
 
 from m3_tools.base import ToolContext, ToolError
-from m3_tools.paths import relative_name
-from m3_tools.ripgrep import list_files
+from m3_tools.paths import printable
+from m3_tools.ripgrep import list_names
 
 MAX_NEAREST = 3
 _MAX_COMPARED = 20_000
@@ -18,7 +18,7 @@ _CUTOFF = 0.6
 async def nearest_paths(context: ToolContext, name: str) -> list[str]:
     """At most three files or folders of the repository whose paths are most like `name`; ignored ones do not count."""
     try:
-        files = [relative_name(context.root, file) for file in await list_files(context, context.root)]
+        files = [printable(name) for name in await list_names(context, context.root)]
     except ToolError:
         return []
     folders = {parent + "/" for file in files for parent in _parents(file)}
@@ -31,9 +31,11 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
     by_last: dict[str, list[str]] = {}
     for other in known:
         by_last.setdefault(posixpath.basename(other.rstrip("/")).lower(), []).append(other)
-    same = _best(name, by_last.get(wanted, []))
-    alike = [o for last in _close(wanted, by_last) if last != wanted for o in _best(name, by_last[last])]
-    return list(dict.fromkeys([*same, *alike, *_close(name, known)]))[:MAX_NEAREST]
+    found = _best(name, by_last.get(wanted, []))
+    found += [o for last in _close(wanted, by_last) if last != wanted for o in _best(name, by_last[last])]
+    if len(found) < MAX_NEAREST:  # the slow way comes last
+        found += [other for other in _close(name, known) if other not in found]
+    return found[:MAX_NEAREST]
 
 
 def _close(name: str, known: Iterable[str]) -> list[str]:

@@ -43,11 +43,16 @@ async def run_ripgrep(
 
 async def list_files(context: ToolContext, folder: Path, *, include_ignored: bool = False) -> list[Path]:
     """Every file under `folder`, sorted by path; ignored ones left out unless asked for, symlinks not followed."""
+    return [context.root / name for name in await list_names(context, folder, include_ignored=include_ignored)]
+
+
+async def list_names(context: ToolContext, folder: Path, *, include_ignored: bool = False) -> list[str]:
+    """The same files as names relative to the root, with forward slashes. Much faster where there are many."""
     where = os.path.relpath(folder, context.root)
     result = await run_ripgrep(
         context,
         ["--files", "--null", "--no-messages", "--glob=!.git", "--glob=!.m3", "--", where],
         include_ignored=include_ignored,
     )
-    names = [os.fsdecode(name) for name in result.head.split(b"\0")[:-1]]
-    return sorted(Path(os.path.normpath(context.root / name)) for name in names)
+    names = [os.fsdecode(name).removeprefix("./") for name in result.head.split(b"\0")[:-1]]
+    return sorted(names, key=lambda name: name.split("/"))
