@@ -126,8 +126,9 @@ class ToolResult:
 class ToolContext:
     """What a tool may know: the work tree, where long output goes, and what was read so far.
 
-    `root` is absolute and resolved; no tool touches a path outside it. `read_hashes` maps a resolved path to the
-    SHA-256 of the bytes last read or written, so that an edit of a file that changed in between is refused.
+    `root` is absolute and resolved; no tool touches a path outside it, except to read what lies in `spill_dir`.
+    `read_hashes` maps a resolved path to the SHA-256 of the bytes last read or written, so that an edit of a file that
+    changed in between is refused.
     """
 
     root: Path

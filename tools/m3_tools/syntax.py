@@ -31,19 +31,16 @@ def new_syntax_errors(path: str, before: bytes, after: bytes) -> list[SyntaxProb
     language = language_of(path)
     if language is None or len(after) > _MAX_BYTES:
         return []
-    source, after = _as_utf8(after)
-    _, before = _as_utf8(before)
-    lines = [source.text[line.start : line.end] for line in source.lines()]
+    before, after = _as_utf8(before), _as_utf8(after)
     rows = _error_rows(parse(language, after))
+    problems = [SyntaxProblem(line=row + 1, text=_line(after, row)) for row in rows]
     old_rows = _error_rows(parse(language, before)) if rows else []
-    problems = [SyntaxProblem(line=row + 1, text=_line(lines, row)) for row in rows]
     if old_rows:  # errors on lines that read as before are old ones; a change cannot have made more than the rest
-        old_lines = before.decode("utf-8", "replace").splitlines()
-        known = Counter(_line(old_lines, row) for row in old_rows)
+        known = Counter(_line(before, row) for row in old_rows)
         problems = [p for p in problems if not _take(known, p.text)][: max(0, len(rows) - len(old_rows))]
     if language == "python":
-        precise = _python_error(after, lines)
-        if precise is not None and _python_error(before, []) is None:
+        precise = _python_error(after)
+        if precise is not None and _python_error(before) is None:
             return [precise, *(p for p in problems if p.line > precise.line)][:MAX_ERRORS]
     return problems[:MAX_ERRORS]
 
@@ -59,11 +56,10 @@ def describe_errors(problems: list[SyntaxProblem]) -> str:
     )
 
 
-def _as_utf8(data: bytes) -> tuple[Text, bytes]:
-    """The text, and its bytes as the parsers want them: UTF-8 without BOM, lines ended as the labels count them."""
-    source = Text.decode(data)
-    text = source.text if "\n" in source.text else source.text.replace("\r", "\n")
-    return source, text.encode("utf-8", "replace")
+def _as_utf8(data: bytes) -> bytes:
+    """The text as the parsers want it: UTF-8 without BOM, lines ended as the labels count them."""
+    text = Text.decode(data).text
+    return (text if "\n" in text else text.replace("\r", "\n")).encode("utf-8", "replace")
 
 
 def _take(known: Counter[str], text: str) -> bool:
@@ -71,11 +67,12 @@ def _take(known: Counter[str], text: str) -> bool:
     return known[text] >= 0
 
 
-def _line(lines: list[str], row: int) -> str:
-    return lines[row].rstrip() if row < len(lines) else ""
+def _line(data: bytes, row: int) -> str:
+    lines = data.split(b"\n")
+    return lines[row].decode("utf-8", "replace").rstrip() if row < len(lines) else ""
 
 
-def _python_error(data: bytes, lines: list[str]) -> SyntaxProblem | None:
+def _python_error(data: bytes) -> SyntaxProblem | None:
     """What Python itself says; it knows more than a grammar, and says it better."""
     try:
         with warnings.catch_warnings():
@@ -83,7 +80,7 @@ def _python_error(data: bytes, lines: list[str]) -> SyntaxProblem | None:
             ast.parse(data)
     except SyntaxError as error:
         number = error.lineno or 1
-        return SyntaxProblem(line=number, text=_line(lines, number - 1), message=error.msg)
+        return SyntaxProblem(line=number, text=_line(data, number - 1), message=error.msg)
     except (ValueError, RecursionError, MemoryError):
         return None
     return None
