@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3_tools.arguments import ALIASES, BadArguments, parse_arguments
+from m3_tools.arguments import ALIASES, BadArguments, named_arguments, parse_arguments
 from m3_tools.base import ToolContext, ToolResult, tool_spec
 from m3_tools.toolset import all_tools
 
@@ -49,6 +49,14 @@ def test_the_names_that_other_tools_use_are_taken(tool: str, name: str, alias: s
     arguments = {alias if key == name else key: value for key, value in GOOD[tool].items()}
     assert parse(tool, arguments) == parse(tool, GOOD[tool])
     assert alias not in tool_spec(TOOLS[tool]).parameters["properties"]
+
+
+def test_a_call_can_be_shown_under_the_parameters_own_names() -> None:
+    given = {"cmd": "rm x", "timeout": "5", "colour": 1}
+    assert named_arguments(given, TOOLS["shell"].args_type) == {"command": "rm x", "timeout_s": "5", "colour": 1}
+    given = {"file_path": "a", "edits": '[{"old_string": "b", "new_string": "c"}]'}
+    shown = named_arguments(given, TOOLS["edit"].args_type)
+    assert shown == {"path": "a", "edits": [{"old": "b", "new": "c"}]}
 
 
 def test_an_alias_beside_the_parameter_itself_is_a_mistake() -> None:

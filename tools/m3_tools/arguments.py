@@ -47,11 +47,18 @@ class BadArguments(ValueError):
     """The arguments do not fit; the text has a line for every problem."""
 
 
+def named_arguments(arguments: Mapping[str, Any], args_type: type[BaseModel]) -> dict[str, Any]:
+    """The arguments under the parameters' own names, unchecked: what a person should see before the call runs."""
+    schema = _schema(args_type)
+    named: dict[str, Any] = _lenient(arguments, schema, schema)
+    return named
+
+
 def parse_arguments(arguments: Mapping[str, Any], args_type: type[M]) -> M:
     """The arguments as `args_type`. Raises BadArguments."""
     schema = _schema(args_type)
     try:
-        return args_type.model_validate(_lenient(arguments, schema, schema))
+        return args_type.model_validate(named_arguments(arguments, args_type))
     except ValidationError as error:
         # A problem that pydantic sees in several members of a union has one line.
         problems = dict.fromkeys(_problem(dict(e), schema) for e in error.errors(include_url=False))
