@@ -46,12 +46,15 @@ Approver = Callable[[Question], Awaitable[Answer]]
 """Asks a person. Where nobody can answer there is none, and the call is refused."""
 
 
-def decide(mode: Mode, tool: Tool[Any]) -> Decision:
+def decide(mode: Mode, tool: Tool[Any], *, unconfined: str = "") -> Decision:
     """Whether `tool` may run in this mode.
 
     plan reads only; ask lets a person see every change first; edit lets files inside the work tree change and the
-    project's own tests run, and asks before commands; auto asks nothing.
+    project's own tests run, and asks before commands; auto asks nothing. `unconfined` says why commands would run
+    outside of a sandbox: then each command is asked for in every mode.
     """
+    if unconfined and tool.name == "shell" and mode != "plan":
+        return Decision(verdict="ask", rule=unconfined.rstrip("."))
     if mode == "auto":
         return Decision(verdict="allow", rule="auto mode: everything runs")
     if tool.read_only or tool.name in HARMLESS:

@@ -112,7 +112,11 @@ class _Loop:
         self.options, self.budget, self.approve = options, budget, approve
         self.mode: Mode = mode
         self.tools = {tool.name: tool for tool in tools}
-        offered = [tool for tool in tools if approve is not None or decide(mode, tool).verdict == "allow"]
+        offered = [
+            tool
+            for tool in tools
+            if approve is not None or decide(mode, tool, unconfined=context.unconfined).verdict == "allow"
+        ]
         self.specs = [tool_spec(tool) for tool in offered]
         self.text = ""
         self._failures = RepeatedFailures()
@@ -254,7 +258,7 @@ class _Loop:
 
     async def _refusal(self, call: ToolCall, tool: Tool[Any]) -> str:
         """Why the call must not run, for the model; empty when it may."""
-        decision = decide(self.mode, tool)
+        decision = decide(self.mode, tool, unconfined=self.context.unconfined)
         if decision.verdict == "allow":
             return ""
         if decision.verdict == "ask" and self.approve is not None:

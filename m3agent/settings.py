@@ -41,6 +41,10 @@ class Settings:
     """Tokens of the repository that stand in the prompt from the start, in a window that has room; 0 for none."""
     temperature: float = 1.0
     """Sampling temperature; M3's vendor recommends 1.0."""
+    sandbox: bool = True
+    """Whether commands run inside the operating system's sandbox; False (--no-sandbox) gives them all your rights."""
+    network: bool = False
+    """Whether commands in the sandbox may use the network (--allow-network)."""
     command_environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     """The environment that tools give to the commands they start: ours, without credentials."""
 

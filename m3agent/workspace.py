@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from m3_tools.base import Tool, ToolContext
+from m3agent.confinement import open_confinement
 from m3agent.events import Notice
 from m3agent.llm.protocol import ModelInfo, Options
 from m3agent.messages import Message
@@ -67,8 +68,14 @@ async def open_workspace(
             outputs.sink(Notice(text=_in_view(prefix)))
         where = surroundings(repo.resolve(), environment=settings.command_environment)
         conversation.add(system_prompt(info, command=command, surroundings=where, repository=prefix.text))
+    confinement = open_confinement(settings, repo.resolve())
+    confinement.tell(outputs.sink)
     context = ToolContext(
-        root=repo.resolve(), spill_dir=outputs.spill_dir, environment=dict(settings.command_environment)
+        root=repo.resolve(),
+        spill_dir=outputs.spill_dir,
+        environment=dict(settings.command_environment),
+        sandbox=confinement.sandbox,
+        unconfined=confinement.unconfined,
     )
     known = all_tools()
     tools = tuple(tool for tool in known if tool.name in NANO_TOOLS) if info.is_nano else known

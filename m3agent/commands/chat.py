@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from m3agent.approval import Mode
-from m3agent.commands.options import mode_option, model_option, repo_option, seed_option
+from m3agent.commands.options import mode_option, model_option, repo_option, sandbox_options, seed_option
 from m3agent.settings import load_settings
 from m3agent.signals import run_command
 
@@ -18,13 +18,23 @@ from m3agent.signals import run_command
 @model_option
 @mode_option("plan", "ask", "edit", "auto", default="ask")
 @click.option("--resume", metavar="ID", help="Go on with a past session; `m3 sessions list` shows their ids.")
+@sandbox_options
 @seed_option
-def command(prompt: str, repo: Path, model: str | None, mode: Mode, resume: str | None, seed: int | None) -> int:
+def command(
+    prompt: str,
+    repo: Path,
+    model: str | None,
+    mode: Mode,
+    resume: str | None,
+    seed: int | None,
+    sandbox: bool | None,
+    network: bool | None,
+) -> int:
     """Talk with the model about the code. PROMPT is the first thing you say. /help lists the commands in it.
 
     Without a terminal every line of stdin is a message, and nothing is asked.
     """
     from m3agent.chat import chat
 
-    settings = load_settings(model=model)
+    settings = load_settings(model=model, sandbox=sandbox, network=network)
     return run_command(lambda: chat(settings, repo, mode=mode, first=prompt, resume=resume, seed=seed))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from m3_tools.sandbox import detect
 from m3agent.exits import Exit
 from m3agent.settings import Settings, load_settings
 
@@ -20,12 +21,21 @@ Check = tuple[bool, str, str]
 
 
 @click.command()
-def command() -> int:
-    """Check what m3 needs on this machine. The exit code is 7 when something needed is missing."""
+@click.option("--egress", is_flag=True, help="Show that no command in the sandbox can open a connection.")
+def command(egress: bool) -> int:
+    """Check what m3 needs on this machine. The exit code is 7 when something needed is missing.
+
+    The sandbox is tried by a command that attempts to leave it. Without one that works, m3 asks before every command
+    and runs none unattended.
+    """
+    if egress:
+        return _egress()
     well = True
     for good, name, detail in checks(load_settings()):
         print(f"{'ok     ' if good else 'MISSING'}  {name:<16} {detail}")
         well = well and good
+    for trial in detect(all_backends=True).trials:
+        print(f"{'ok     ' if trial.works else 'no     '}  {'sandbox':<16} {trial.line()}")
     return int(Exit.OK if well else Exit.BROKEN_ENVIRONMENT)
 
 
@@ -50,6 +60,20 @@ def checks(settings: Settings) -> Iterator[Check]:
     place = next(p for p in (settings.state_dir, *settings.state_dir.parents) if p.exists())
     yield os.access(place, os.W_OK), "sessions", f"{settings.sessions_dir}"
     yield True, "model", settings.model
+
+
+def _egress() -> int:
+    """Try every way to a connection from inside the sandbox that commands would get."""
+    found = detect()
+    trial = found.trials[-1]
+    if found.backend is None:
+        print(f"no sandbox works here, so commands can open connections: {found.reason()}")
+        return int(Exit.BROKEN_ENVIRONMENT)
+    print(f"inside {trial.backend.name}:")
+    for name in trial.connections():
+        print(f"refused  {name:<22} {trial.attempts[name]}")
+    print("no command can open a connection (m3 run --allow-network lets them)")
+    return int(Exit.OK)
 
 
 def _program(name: str, advice: str) -> Check:

@@ -7,7 +7,15 @@ from pathlib import Path
 import click
 
 from m3agent.approval import Mode
-from m3agent.commands.options import budget_options, mode_option, model_option, output_option, repo_option, seed_option
+from m3agent.commands.options import (
+    budget_options,
+    mode_option,
+    model_option,
+    output_option,
+    repo_option,
+    sandbox_options,
+    seed_option,
+)
 from m3agent.outputs import OutputFormat, open_outputs
 from m3agent.settings import Settings, load_settings
 from m3agent.signals import run_command
@@ -36,6 +44,7 @@ from m3agent.signals import run_command
 @click.option("--commit", is_flag=True, help="Commit the proven repair on a new branch; your files stay as they are.")
 @model_option
 @budget_options
+@sandbox_options
 @seed_option
 @output_option
 def command(
@@ -51,6 +60,8 @@ def command(
     max_steps: int | None,
     time_limit_s: float | None,
     seed: int | None,
+    sandbox: bool | None,
+    network: bool | None,
     output: OutputFormat,
 ) -> int:
     """Repair the bug that an issue describes, in a work tree of its own, and prove the repair.
@@ -66,7 +77,9 @@ def command(
     from m3agent.fix.issue import load_issue
     from m3agent.llm.factory import check_model_name
 
-    settings = load_settings(model=model, max_steps=max_steps, time_limit_s=time_limit_s)
+    settings = load_settings(
+        model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
+    )
     check_model_name(settings.model)
     chosen = {
         "repo": repo,

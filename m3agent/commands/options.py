@@ -39,6 +39,22 @@ def budget_options(command: F) -> F:
     return steps(limit(command))
 
 
+def sandbox_options(command: F) -> F:
+    """`--no-sandbox` as `sandbox` and `--allow-network` as `network`, None when not given."""
+    without = click.option(
+        "--no-sandbox",
+        "sandbox",
+        flag_value=False,
+        type=bool,
+        default=None,
+        help="Run commands with all your rights. Without this, unattended commands need a sandbox that works.",
+    )
+    network = click.option(
+        "--allow-network", "network", flag_value=True, type=bool, default=None, help="Let commands use the network."
+    )
+    return without(network(command))
+
+
 def mode_option(*modes: str, default: str) -> Callable[[F], F]:
     """`--mode` with the given choices."""
     return click.option(

@@ -9,7 +9,15 @@ from pathlib import Path
 import click
 
 from m3agent.approval import Mode
-from m3agent.commands.options import budget_options, mode_option, model_option, output_option, repo_option, seed_option
+from m3agent.commands.options import (
+    budget_options,
+    mode_option,
+    model_option,
+    output_option,
+    repo_option,
+    sandbox_options,
+    seed_option,
+)
 from m3agent.errors import M3Error
 from m3agent.events import Notice, RunEnded, RunStarted
 from m3agent.exits import Exit
@@ -24,6 +32,7 @@ from m3agent.signals import interrupt_exit, model_exit, run_command
 @model_option
 @mode_option("plan", "edit", "auto", default="edit")
 @budget_options
+@sandbox_options
 @seed_option
 @output_option
 def command(
@@ -34,13 +43,17 @@ def command(
     max_steps: int | None,
     time_limit_s: float | None,
     seed: int | None,
+    sandbox: bool | None,
+    network: bool | None,
     output: OutputFormat,
 ) -> int:
     """Do one task in the repository; PROMPT says what, `-` reads it from stdin.
 
     Nothing is asked: a call that needs an approval is refused, and when the task ends there the exit code is 6.
     """
-    settings = load_settings(model=model, max_steps=max_steps, time_limit_s=time_limit_s)
+    settings = load_settings(
+        model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
+    )
     task = sys.stdin.read() if prompt == "-" else prompt
     if not task.strip():
         raise M3Error("the task is empty: say what is to be done")

@@ -49,7 +49,13 @@ async def run_agent(
     Errors: Ended when nothing was changed; ModelError of the model.
     """
     tools = all_tools(run_tests=suite.tool(baseline.limit_s if baseline else FIRST_LIMIT_S))
-    context = ToolContext(root=worktree.root, spill_dir=suite.spill_dir, environment=dict(suite.environment))
+    context = ToolContext(
+        root=worktree.root,
+        spill_dir=suite.spill_dir,
+        environment=dict(suite.environment),
+        sandbox=suite.sandbox,
+        unconfined=suite.unconfined,
+    )
     conversation = Conversation(sink)
     where = surroundings(worktree.root, environment=suite.environment, test_command=suite.shown_command)
     conversation.add(system_prompt(model.info, command="fix", surroundings=where))

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from m3agent import __version__
 from m3agent.approval import Mode
 from m3agent.budget import Budget
+from m3agent.confinement import open_confinement
 from m3agent.errors import M3Error
 from m3agent.events import Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarted
 from m3agent.exits import Exit
@@ -124,12 +125,16 @@ class Fix:
         with open_worktree(self.repo) as worktree:
             for note in worktree.notes:
                 self.sink(Notice(text=note))
+            confinement = open_confinement(self.settings, worktree.root, readable=(worktree.origin,), lasting_tmp=False)
+            confinement.tell(self.sink)
             self.suite = Suite(
                 root=worktree.root,
                 origin=worktree.origin,
                 spill_dir=self.spill_dir,
                 command=self.request.test_command,
                 environment=self.settings.command_environment,
+                sandbox=confinement.sandbox,
+                unconfined=confinement.unconfined,
                 first_limit_s=min(FIRST_LIMIT_S, self.settings.time_limit_s),
             )
             untested = await self._take_baseline(self.suite, worktree)

@@ -9,6 +9,7 @@ from typing import Any
 
 from m3_tools.report import TestReport
 from m3_tools.run_tests import RunTests, find_python, run_tests
+from m3_tools.sandbox import Sandbox
 
 FIRST_LIMIT_S = 600.0
 """The limit of the first run, whose duration is not known yet."""
@@ -26,6 +27,9 @@ class Suite:
     spill_dir: Path
     command: str = ""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    sandbox: Sandbox | None = None
+    unconfined: str = ""
+    """Why there is no sandbox, where the person did not choose to do without."""
     first_limit_s: float = FIRST_LIMIT_S
     runs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
@@ -52,6 +56,7 @@ class Suite:
             python=self._python,
             environment=self.environment,
             spill_dir=self.spill_dir,
+            sandbox=self.sandbox,
         )
         self.runs.append(
             {

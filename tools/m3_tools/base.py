@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict
 
 from m3_tools.arguments import BadArguments, parse_arguments
 
+from m3_tools.sandbox import Sandbox
+
 
 class ToolError(Exception):
     """A refusal or a failure that the model can act on; its text says what happened and what to do."""
@@ -136,6 +138,10 @@ class ToolContext:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     read_hashes: dict[Path, str] = dataclasses.field(default_factory=dict)
     on_output: Callable[[str], None] | None = None
+    sandbox: Sandbox | None = None
+    """The boundary that commands run in; None runs them with all rights of the person."""
+    unconfined: str = ""
+    """Why there is no boundary, where the person did not choose to do without; the caller judges by it."""
 
 
 A = TypeVar("A", bound=ToolArgs)

@@ -32,6 +32,7 @@ from m3_tools.report import (
     report_text,
 )
 from m3_tools.runners import RECORDER_FOLDER, Runner, find_python, find_runner
+from m3_tools.sandbox import Sandbox, SandboxError, confined
 
 __all__ = [
     "RunTests", "TestArgs", "TestComparison", "TestCounts", "TestFailure", "TestReport",
@@ -85,6 +86,7 @@ class RunTests(Tool[TestArgs]):
             environment=context.environment,
             spill_dir=context.spill_dir,
             on_output=context.on_output,
+            sandbox=context.sandbox,
         )
         counts = report.counts
         block = TestsBlock(
@@ -138,13 +140,15 @@ async def run_tests(
     environment: Mapping[str, str] | None = None,
     spill_dir: Path | None = None,
     on_output: Callable[[str], None] | None = None,
+    sandbox: Sandbox | None = None,
 ) -> TestReport:
     """Run the tests in `root`, or those in `ids`, within `timeout_s` seconds; the work tree stays clean.
 
     `command` replaces detection, `python` the choice of interpreter (a worktree without its own .venv needs it).
     `trace` fills `executed` and `scores` for Python tests. `load_plugins=False` keeps pytest from loading installed
-    plugins, which saves up to half a second a run; right only where one run each way gave the same outcomes. Raises
-    ToolError for an id that would be read as an option.
+    plugins, which saves up to half a second a run; right only where one run each way gave the same outcomes. In a
+    `sandbox` the tests can write to the work tree and to a private /tmp alone. Raises ToolError for an id that would be
+    read as an option.
     """
     root = Path(os.path.realpath(root))
     for test_id in ids:
@@ -158,23 +162,24 @@ async def run_tests(
             command="", outcomes={}, failures=(), exit_code=None, duration_s=0, reason=reason, output=reason
         )
     with tempfile.TemporaryDirectory(prefix="m3-tests-") as folder:
-        scratch = Path(folder)
+        scratch = Path(os.path.realpath(folder))
         if ids:
             (scratch / "only").write_text(json.dumps(list(ids)), "utf-8")
         argv = runner.command(root, ids, scratch)
         try:
-            result = await run_process(
-                argv,
-                cwd=root,
-                environment={
-                    **_environment(given, root, scratch, runner, trace),
-                    **({} if load_plugins else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}),
-                },
-                timeout_s=timeout_s,
-                spill_dir=spill_dir,
-                on_output=on_output,
-            )
-        except ToolError as error:
+            environment = _environment(given, root, scratch, runner, trace)
+            if not load_plugins:
+                environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+            with confined(sandbox, argv, environment, writable=(scratch,)) as inside:
+                result = await run_process(
+                    inside.argv,
+                    cwd=root,
+                    environment=inside.environment,
+                    timeout_s=timeout_s,
+                    spill_dir=spill_dir,
+                    on_output=on_output,
+                )
+        except (ToolError, SandboxError) as error:
             return TestReport(
                 command=_shown_command(runner, ids),
                 outcomes={}, failures=(), exit_code=127, duration_s=0, could_start=False, reason=str(error),

@@ -11,6 +11,7 @@ from m3_tools.base import CommandBlock, Tool, ToolArgs, ToolContext, ToolError, 
 from m3_tools.output import SPILL_VARIABLE, clean
 from m3_tools.paths import resolve_folder
 from m3_tools.process import ProcessResult, child_environment, run_process
+from m3_tools.sandbox import SandboxError, confined
 
 MAX_TIMEOUT_S = 600
 HEAD_BYTES, TAIL_BYTES, LINE_CHARS = 5_000, 7_000, 2_000
@@ -39,17 +40,21 @@ class ShellTool(Tool[ShellArgs]):
         folder = resolve_folder(context, args.workdir)
         environment = child_environment(context.environment, {SPILL_VARIABLE: str(context.spill_dir)})
         shell = shutil.which("bash", path=environment.get("PATH")) or "/bin/sh"
-        result = await run_process(
-            [shell, "-c", args.command],
-            cwd=folder,
-            environment=environment,
-            timeout_s=args.timeout_s,
-            spill_dir=context.spill_dir,
-            head_bytes=HEAD_BYTES,
-            tail_bytes=TAIL_BYTES,
-            line_chars=LINE_CHARS,
-            on_output=context.on_output,
-        )
+        try:
+            with confined(context.sandbox, [shell, "-c", args.command], environment) as inside:
+                result = await run_process(
+                    inside.argv,
+                    cwd=folder,
+                    environment=inside.environment,
+                    timeout_s=args.timeout_s,
+                    spill_dir=context.spill_dir,
+                    head_bytes=HEAD_BYTES,
+                    tail_bytes=TAIL_BYTES,
+                    line_chars=LINE_CHARS,
+                    on_output=context.on_output,
+                )
+        except SandboxError as error:
+            raise ToolError(f"The command was not run: {error}.") from error
         block = CommandBlock(
             command=clean(args.command),
             exit_code=result.exit_code,

@@ -110,11 +110,10 @@ def test_a_model_that_is_not_there(shop: Path, fix: Run) -> None:
     assert "start it" in result.summary
 
 
-def test_flaky_failures_are_no_reproduction(shop: Path, fix: Run, tmp_path: Path, commit: Any) -> None:
-    marker = tmp_path / "ran-before"
+def test_flaky_failures_are_no_reproduction(shop: Path, fix: Run, commit: Any) -> None:
     test = (
         "import pathlib, unittest\n\n\nclass FlakyTest(unittest.TestCase):\n    def test_it(self):\n"
-        f"        marker = pathlib.Path({str(marker)!r})\n"
+        "        marker = pathlib.Path(__file__).parent / 'ran-before'\n"
         "        ran = marker.exists()\n        marker.touch()\n        self.assertTrue(ran)\n"
     )
     (shop / "tests/test_stock.py").write_text(test)

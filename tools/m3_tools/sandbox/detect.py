@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from m3_tools.sandbox.placeholders import placeholders
 from m3_tools.sandbox.policy import Policy, SandboxError
 
 _TIMEOUT_S = 20
+_SHORT = "/tmp" if os.access("/tmp", os.W_OK) else None
+"""Paths of sockets are short; those of temporary folders may not be."""
 _NOWHERE = ("192.0.2.1", 443)
 """An address that is reserved for documentation: no machine has it."""
 _CHILD = r"""
@@ -41,6 +45,7 @@ attempt("write protected", lambda: write(places["protected"]))
 attempt("TCP to this machine", lambda: connect(inet, socket.SOCK_STREAM, tuple(places["tcp"])))
 attempt("TCP to the internet", lambda: connect(inet, socket.SOCK_STREAM, tuple(places["nowhere"])))
 attempt("UDP to the internet", lambda: connect(inet, socket.SOCK_DGRAM, tuple(places["nowhere"])))
+attempt("name server", lambda: socket.getaddrinfo("example.com", 443))
 attempt("unix socket", lambda: connect(unix, socket.SOCK_STREAM, places["unix"]))
 if sys.platform == "linux":
     attempt("abstract unix socket", lambda: connect(unix, socket.SOCK_STREAM, "\0" + places["abstract"]))
@@ -59,6 +64,10 @@ class Trial:
     def line(self) -> str:
         """What works and why not, on one line."""
         return f"{self.backend.name}: {'works' if self.works else 'does not work'}, {self.reason}"
+
+    def connections(self) -> list[str]:
+        """The names of the attempts that tried to connect to something."""
+        return [name for name in self.attempts if not name.startswith("write")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +97,7 @@ def detect(*, all_backends: bool = False) -> Detection:
 
 def try_backend(backend: Backend) -> Trial:
     """Run a child inside that tries to write where it must not and to connect to sockets that listen for it."""
-    with tempfile.TemporaryDirectory(prefix="m3-sandbox-") as name:
+    with tempfile.TemporaryDirectory(prefix="m3-sandbox-", dir=_SHORT) as name:
         root = Path(name).resolve()
         work, outside, kept = root / "work", root / "outside", root / "work" / "kept"
         for folder in (work, outside, kept):
@@ -140,7 +149,7 @@ class _listeners:
         self._sockets: list[socket.socket] = []
 
     def __enter__(self) -> dict[str, object]:
-        name = f"m3-{id(self)}-{self._path}"
+        name = f"m3-{secrets.token_hex(16)}"
         tcp = self._listen(socket.AF_INET, ("127.0.0.1", 0))
         self._listen(socket.AF_UNIX, self._path)
         if sys.platform == "linux":

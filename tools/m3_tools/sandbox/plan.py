@@ -39,7 +39,7 @@ def mount_plan(policy: Policy, *, sockets: bool = True) -> list[Step]:
             steps.append(Step("write", str(policy.scratch), "/tmp"))
         elif covered.is_dir() and not covered.is_symlink():
             steps.append(Step("empty", "", str(covered)))
-    shown = [path for path in policy.readable if _covered(path) and not _below_any(path, policy.writable)]
+    shown = [path for path in policy.readable if _needs_showing(path, policy)]
     if policy.network:  # name servers are often named by a link into /run
         shown += [path for path in (Path("/run/systemd/resolve"), Path("/run/resolvconf")) if path.is_dir()]
     steps += [Step("read", str(path), str(path)) for path in _parents_first(shown)]
@@ -76,6 +76,10 @@ def foreign_sockets() -> Iterator[Path]:
 def _empty(path: Path) -> Step:
     real = os.path.realpath(path)
     return Step("empty" if path.is_dir() else "null", "", real)
+
+
+def _needs_showing(path: Path, policy: Policy) -> bool:
+    return _covered(path) and not _below_any(path, policy.writable) and os.path.exists(path)
 
 
 def _between(path: Path, roots: Sequence[Path]) -> Iterator[Path]:
