@@ -20,11 +20,9 @@ from m3agent.llm.protocol import LanguageModel, ModelError
 from m3agent.loop import LoopResult, run_loop
 from m3agent.messages import Message, user
 from m3agent.outputs import Outputs, open_outputs
-from m3agent.session.journal import EditJournal
 from m3agent.session.store import SessionStore
 from m3agent.settings import Settings, load_settings
 from m3agent.signals import interrupt_exit
-from m3agent.sinks import tee
 from m3agent.ui.input import COMMANDS, LineInput, PipeInput, TerminalInput
 from m3agent.ui.terminal import TerminalView
 from m3agent.workspace import Workspace, open_workspace
@@ -79,8 +77,7 @@ class Chat:
         self._mode: Mode = "ask"
         self._seed: int | None = None
         self._approve: Approver | None = None
-        self._journal = EditJournal(work.context.root)
-        self._sink = tee(self._journal, out.sink)
+        self._sink = out.sink
 
     @classmethod
     async def open(
@@ -120,7 +117,7 @@ class Chat:
 
     async def _say(self, text: str) -> None:
         """One request and everything that the model does for it. Ctrl-C ends this request, not the chat."""
-        self._journal.begin()
+        self._work.journal.begin_request()
         self._work.conversation.add(user(text))
         budget = Budget(max_steps=self.settings.max_steps, time_limit_s=self.settings.time_limit_s)
         turn = asyncio.create_task(
@@ -160,8 +157,7 @@ class Chat:
                 for command, help_text in COMMANDS.items():
                     self._notice(f"{command}  {help_text}")
             case "/undo":
-                for restored in self._journal.undo() or ["there is nothing to undo"]:
-                    self._notice(restored)
+                self._undo()
             case "/mode" if rest in get_args(Mode):
                 self._mode = cast(Mode, rest)
                 self._notice(f"the mode is now {rest}")
@@ -174,6 +170,13 @@ class Chat:
                 self._notice(f"{info.name} answers; its window holds {info.context_tokens:,} tokens")
             case _:
                 self._notice(f"there is no command {name}; /help lists them", "warning")
+
+    def _undo(self) -> None:
+        try:
+            for line in self._work.journal.undo_request(own=True) or ["there is nothing to undo"]:
+                self._notice(line.strip())
+        except M3Error as error:
+            self._notice(str(error), "warning")
 
     async def _change_model(self, name: str) -> None:
         try:

@@ -21,6 +21,7 @@ COMMANDS = {
     "issue": "Keep an issue in the repository, to work on it offline.",
     "models": "List and show the models on this machine.",
     "sessions": "List, show, export and remove past sessions.",
+    "undo": "Take back what m3 did to your files.",
     "replay": "Show a past session again, as it looked.",
     "serve": "Offer a local model over the OpenAI-compatible API.",
     "doctor": "Check what m3 needs on this machine.",

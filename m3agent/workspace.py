@@ -18,6 +18,7 @@ from m3agent.prompt import Conversation, system_prompt
 from m3agent.repository.prefix import Prefix, repository_prefix
 from m3agent.settings import Settings
 from m3agent.surroundings import surroundings
+from m3agent.undo.journal import UndoJournal
 
 ROOM_FOR_REPOSITORY = 32_000
 """A window smaller than this holds no repository beside the work."""
@@ -34,6 +35,7 @@ class Workspace:
     conversation: Conversation
     tools: tuple[Tool[Any], ...]
     context: ToolContext
+    journal: UndoJournal
     is_nano: bool = False
 
     def options(self, settings: Settings, seed: int | None = None) -> Options:
@@ -70,16 +72,23 @@ async def open_workspace(
         conversation.add(system_prompt(info, command=command, surroundings=where, repository=prefix.text))
     confinement = open_confinement(settings, repo.resolve())
     confinement.tell(outputs.sink)
+    journal = UndoJournal(
+        settings.state_dir,
+        repo.resolve(),
+        request=outputs.run_id,
+        warn=lambda text: outputs.sink(Notice(text=text, level="warning")),
+    )
     context = ToolContext(
         root=repo.resolve(),
         spill_dir=outputs.spill_dir,
         environment=dict(settings.command_environment),
         sandbox=confinement.sandbox,
         unconfined=confinement.unconfined,
+        around=journal.around,
     )
     known = all_tools()
     tools = tuple(tool for tool in known if tool.name in NANO_TOOLS) if info.is_nano else known
-    return Workspace(conversation=conversation, tools=tools, context=context, is_nano=info.is_nano)
+    return Workspace(conversation=conversation, tools=tools, context=context, journal=journal, is_nano=info.is_nano)
 
 
 def _in_view(prefix: Prefix) -> str:

@@ -31,6 +31,7 @@ from m3agent.llm.protocol import LanguageModel, ModelError, Options
 from m3agent.settings import Settings
 from m3agent.signals import interrupt_exit, model_exit
 from m3agent.sinks import EventSink
+from m3agent.undo.journal import UndoJournal
 
 Strategy = Literal["auto", "agent", "search"]
 ModelOpener = Callable[[Settings], Awaitable[LanguageModel]]
@@ -222,7 +223,8 @@ class Fix:
         if self.request.commit:
             self.delivery["branch"] = commit_on_branch(worktree, self.issue, self._commit_message(evidence))
         if self.request.in_place:
-            self.delivery["applied"] = ", ".join(apply_in_place(worktree))
+            with UndoJournal(self.settings.state_dir, self.repo, request=self.run_id).step(f"fix {self.issue.title}"):
+                self.delivery["applied"] = ", ".join(apply_in_place(worktree))
         return summary
 
     def _commit_message(self, evidence: Evidence) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -142,6 +143,8 @@ class ToolContext:
     """The boundary that commands run in; None runs them with all rights of the person."""
     unconfined: str = ""
     """Why there is no boundary, where the person did not choose to do without; the caller judges by it."""
+    around: Callable[[str, Mapping[str, Any]], AbstractAsyncContextManager[None]] | None = None
+    """Entered around each call of a tool that may change files, with its name and arguments."""
 
 
 A = TypeVar("A", bound=ToolArgs)
@@ -203,7 +206,10 @@ async def call_tool(tool: Tool[Any], arguments: Mapping[str, Any], context: Tool
     except BadArguments as error:
         return ToolResult(text=f"{tool.name} was not run.\n{error}", is_error=True)
     try:
-        return await tool.run(args, context)
+        if tool.read_only or context.around is None:
+            return await tool.run(args, context)
+        async with context.around(tool.name, arguments):
+            return await tool.run(args, context)
     except MissingPath as error:
         from m3_tools.nearest import nearest_paths  # an error alone needs it, and it imports this module
 
