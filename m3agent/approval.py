@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-from m3_tools.base import Tool
+from m3_tools.base import Tool, ToolError
+from m3_tools.paths import resolve_for_writing
+from m3agent.permissions.rules import Effect, Rule, judge_command, judge_path
 
 Mode = Literal["plan", "ask", "edit", "auto"]
 Verdict = Literal["allow", "ask", "refuse"]
@@ -46,15 +50,33 @@ Approver = Callable[[Question], Awaitable[Answer]]
 """Asks a person. Where nobody can answer there is none, and the call is refused."""
 
 
-def decide(mode: Mode, tool: Tool[Any], *, unconfined: str = "") -> Decision:
-    """Whether `tool` may run in this mode.
+def decide(
+    mode: Mode,
+    tool: Tool[Any],
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    root: Path = Path("."),
+    rules: Sequence[Rule] = (),
+    unconfined: str = "",
+) -> Decision:
+    """Whether a call may run in this mode. Without `arguments`: whether the tool may, for some call.
 
     plan reads only; ask lets a person see every change first; edit lets files inside the work tree change and the
-    project's own tests run, and asks before commands; auto asks nothing. `unconfined` says why commands would run
-    outside of a sandbox: then each command is asked for in every mode.
+    project's own tests run, and asks before commands; auto asks nothing. A person's `rules` go before the mode, but
+    widen plan never. What could destroy work for good, and what cannot be understood, is asked for in every mode.
+    `unconfined` says why commands would run outside of a sandbox: then each of them is asked for.
     """
-    if unconfined and tool.name == "shell" and mode != "plan":
-        return Decision(verdict="ask", rule=unconfined.rstrip("."))
+    by_mode = _by_mode(mode, tool)
+    if mode == "plan" and by_mode.verdict == "refuse":
+        return by_mode
+    if tool.name == "shell":
+        return _command_decision(by_mode, arguments, root, rules, unconfined, mode)
+    if arguments is None:
+        return by_mode
+    return _with_effect(by_mode, judge_path(rules, tool.name, arguments, root))
+
+
+def _by_mode(mode: Mode, tool: Tool[Any]) -> Decision:
     if mode == "auto":
         return Decision(verdict="allow", rule="auto mode: everything runs")
     if tool.read_only or tool.name in HARMLESS:
@@ -64,3 +86,57 @@ def decide(mode: Mode, tool: Tool[Any], *, unconfined: str = "") -> Decision:
     if mode == "edit" and (tool.name in EDITS or tool.name == "test"):
         return Decision(verdict="allow", rule="edit mode: edits and tests are free")
     return Decision(verdict="ask", rule=f"{mode} mode: {tool.name} needs an approval")
+
+
+def _command_decision(
+    by_mode: Decision,
+    arguments: Mapping[str, Any] | None,
+    root: Path,
+    rules: Sequence[Rule],
+    unconfined: str,
+    mode: Mode,
+) -> Decision:
+    if unconfined:
+        by_mode = Decision(verdict="ask", rule=unconfined.rstrip("."))
+    if arguments is None:
+        some = any(rule.effect == "allow" and rule.fits("shell") for rule in rules) and not unconfined
+        return Decision(verdict="allow", rule="your rules allow some commands") if some else by_mode
+    # The parser is loaded by the first command only.
+    from m3agent.permissions.dangerous import danger
+    from m3agent.permissions.wrappers import all_commands
+
+    line = all_commands(str(arguments.get("command", "")))
+    found = judge_command(rules, line)
+    if found and found[0] == "deny":
+        return _with_effect(by_mode, found)
+    if reason := danger(line):
+        return Decision(verdict="ask", rule=reason)
+    if line.problem:
+        return Decision(verdict="ask", rule=f"the command is not understood: {line.problem}")
+    folder = str(arguments.get("workdir") or ".")
+    moves = any(command.name in ("cd", "pushd", "popd") for command in line.commands)
+    files = [None if moves or not word.fixed else os.path.join(folder, word.text) for word in line.writes]
+    if found and found[0] == "allow" and (unconfined or not _may_write(files, mode, root, rules)):
+        found = None
+    return _with_effect(by_mode, found)
+
+
+def _may_write(files: Sequence[str | None], mode: Mode, root: Path, rules: Sequence[Rule]) -> bool:
+    """Whether the tool `write` would be free to write these files; None is one that is not known."""
+    for path in files:
+        if path is None or "~" in path:
+            return False
+        try:
+            resolve_for_writing(root, path)
+        except ToolError:
+            return False
+        found = judge_path(rules, "write", {"path": path}, root)
+        if not (found[0] == "allow" if found else mode in ("edit", "auto")):
+            return False
+    return True
+
+
+def _with_effect(by_mode: Decision, found: tuple[Effect, str] | None) -> Decision:
+    if found is None:
+        return by_mode
+    return Decision(verdict="refuse" if found[0] == "deny" else found[0], rule=found[1])

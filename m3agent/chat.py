@@ -130,6 +130,7 @@ class Chat:
                 options=self._work.options(self.settings, self._seed),
                 budget=budget,
                 mode=self._mode,
+                rules=self.settings.rules,
                 approve=self._approve,
             )
         )

@@ -16,6 +16,7 @@ from m3agent.events import Notice, ToolEnded, ToolOutput, ToolStarted
 from m3agent.exits import Exit
 from m3agent.llm.protocol import BadReply, ContextFull, LanguageModel, Options
 from m3agent.messages import ToolCall, tool_result, user
+from m3agent.permissions.rules import Rule
 from m3agent.prompt import Conversation
 from m3agent.repetition import RepeatedFailures
 from m3agent.sinks import EventSink
@@ -70,6 +71,7 @@ async def run_loop(
     budget: Budget,
     mode: Mode,
     approve: Approver | None = None,
+    rules: Sequence[Rule] = (),
 ) -> LoopResult:
     """Let the model work until it answers without a call, is stuck, or a limit is reached.
 
@@ -78,7 +80,7 @@ async def run_loop(
     says so. If the run then ends with nothing changed, its outcome is `needs_approval`.
     Errors: Unavailable and Refused of the model, and CancelledError on an interrupt.
     """
-    loop = _Loop(model, conversation, tools, context, sink, options, budget, mode, approve)
+    loop = _Loop(model, conversation, tools, context, sink, options, budget, mode, approve, rules)
     deadline = asyncio.timeout(budget.remaining_s)
     try:
         async with deadline:
@@ -107,15 +109,16 @@ class _Loop:
         budget: Budget,
         mode: Mode,
         approve: Approver | None,
+        rules: Sequence[Rule],
     ):
         self.model, self.conversation, self.context, self.sink = model, conversation, context, sink
-        self.options, self.budget, self.approve = options, budget, approve
+        self.options, self.budget, self.approve, self.rules = options, budget, approve, rules
         self.mode: Mode = mode
         self.tools = {tool.name: tool for tool in tools}
         offered = [
             tool
             for tool in tools
-            if approve is not None or decide(mode, tool, unconfined=context.unconfined).verdict == "allow"
+            if approve is not None or decide(mode, tool, rules=rules, unconfined=context.unconfined).verdict == "allow"
         ]
         self.specs = [tool_spec(tool) for tool in offered]
         self.text = ""
@@ -258,7 +261,14 @@ class _Loop:
 
     async def _refusal(self, call: ToolCall, tool: Tool[Any]) -> str:
         """Why the call must not run, for the model; empty when it may."""
-        decision = decide(self.mode, tool, unconfined=self.context.unconfined)
+        decision = decide(
+            self.mode,
+            tool,
+            call.arguments,
+            root=self.context.root,
+            rules=self.rules,
+            unconfined=self.context.unconfined,
+        )
         if decision.verdict == "allow":
             return ""
         if decision.verdict == "ask" and self.approve is not None:

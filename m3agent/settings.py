@@ -10,11 +10,16 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from m3agent.errors import M3Error
 
+if TYPE_CHECKING:
+    from m3agent.permissions.rules import Rule
+
 FILE_KEYS = ("model", "api_key", "max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens")
+RULE_KEYS = ("allow", "ask", "deny")
+"""Lists of rules in the config file, for instance allow = ["shell: git status", "edit: docs/**"]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,12 @@ class Settings:
     """Whether commands run inside the operating system's sandbox; False (--no-sandbox) gives them all your rights."""
     network: bool = False
     """Whether commands in the sandbox may use the network (--allow-network)."""
+    allow: tuple[str, ...] = ()
+    """Calls that need no approval: `TOOL: PATTERN`, a path as in .gitignore, or the first words of a command."""
+    ask: tuple[str, ...] = ()
+    """Calls that a person is asked for in every mode."""
+    deny: tuple[str, ...] = ()
+    """Calls that are refused in every mode."""
     command_environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     """The environment that tools give to the commands they start: ours, without credentials."""
 
@@ -56,6 +67,15 @@ class Settings:
                 raise M3Error(f"{name} must be greater than 0, not {getattr(self, name)}")
         if not 0 <= self.temperature <= 2:
             raise M3Error(f"temperature must lie between 0 and 2, not {self.temperature}")
+        if self.allow or self.ask or self.deny:
+            _ = self.rules  # a rule that cannot be read is told at once
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The person's rules, in no order: deny goes before ask, and ask before allow."""
+        from m3agent.permissions.rules import parse_rules
+
+        return parse_rules({"allow": self.allow, "ask": self.ask, "deny": self.deny})
 
     @property
     def sessions_dir(self) -> Path:
@@ -108,8 +128,15 @@ def _from_file(path: Path) -> dict[str, Any]:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise M3Error(f"{path} cannot be read: {error}. Mend or remove it.") from error
     for name, value in values.items():
+        if name in RULE_KEYS:
+            if not isinstance(value, list) or not all(isinstance(rule, str) for rule in value):
+                raise M3Error(f"{path}: {name} must be a list of texts in quotes")
+            values[name] = tuple(value)
+            continue
         if name not in FILE_KEYS:
-            raise M3Error(f"{path}: there is no setting {name!r}; the settings are {', '.join(FILE_KEYS)}")
+            raise M3Error(
+                f"{path}: there is no setting {name!r}; the settings are {', '.join((*FILE_KEYS, *RULE_KEYS))}"
+            )
         expected = str if name in ("model", "api_key") else (int, float)
         if not isinstance(value, expected) or isinstance(value, bool):
             raise M3Error(f"{path}: {name} must be {'text in quotes' if expected is str else 'a number'}")

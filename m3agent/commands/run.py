@@ -118,6 +118,7 @@ async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int 
                     options=work.options(settings, seed),
                     budget=budget,
                     mode=mode,
+                    rules=settings.rules,
                 )
             except asyncio.CancelledError as error:
                 end(interrupt_exit(error), "interrupted", "")

@@ -22,6 +22,7 @@ from m3agent.fix.worktree import WorkTree
 from m3agent.llm.protocol import LanguageModel, Options
 from m3agent.loop import LoopResult, run_loop
 from m3agent.messages import user
+from m3agent.permissions.rules import Rule
 from m3agent.prompt import Conversation, system_prompt
 from m3agent.sinks import EventSink
 from m3agent.surroundings import surroundings
@@ -42,6 +43,7 @@ async def run_agent(
     sink: EventSink,
     options: Options,
     mode: Mode,
+    rules: Sequence[Rule] = (),
 ) -> tuple[Evidence | None, Ended | None]:
     """Let the model repair the issue; the change lies in the work tree. Without a baseline there is no evidence.
 
@@ -64,7 +66,7 @@ async def run_agent(
         sink(PhaseStarted(name="work", detail=f"round {number}" if number > 1 else ""))
         start = budget.elapsed_s
         result = await run_loop(
-            model, conversation, tools, context, sink=sink, options=options, budget=budget, mode=mode
+            model, conversation, tools, context, sink=sink, options=options, budget=budget, mode=mode, rules=rules
         )
         sink(PhaseEnded(name="work", summary=result.detail or result.outcome, duration_s=budget.elapsed_s - start))
         changed = bool(worktree.changed())

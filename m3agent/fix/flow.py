@@ -186,6 +186,7 @@ class Fix:
                 self.sink,
                 options,
                 self.request.mode,
+                self.settings.rules,
             )
             return
         assert self.baseline is not None, "search is chosen only with a baseline"

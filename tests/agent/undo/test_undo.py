@@ -363,7 +363,7 @@ def apply(root: Path, kind: str, name: str, data: bytes) -> None:
         pass
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=st.sampled_from([plain, without_commits, staged]), rounds=st.lists(EDITS, min_size=1, max_size=3))
 def test_any_edits_are_undone_and_redone_to_the_byte(
     shape: Callable[[Path], None], rounds: list[list[tuple[str, str, bytes]]], tmp_path: Path

@@ -1,0 +1,158 @@
+"""A line of bash as the commands that it would run, in chains, pipes, substitutions, bodies and functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+MAX_CHARS = 20_000
+MAX_COMMANDS = 300
+
+_WRITES = frozenset({">", ">>", ">|", "&>", "&>>", "<>", ">&"})
+_LITERAL = frozenset({"word", "number", "string_content", "raw_string", "special_character", "extglob_pattern"})
+_KNOWN = frozenset(
+    {
+        *("program", "list", "pipeline", "command", "command_name", "redirected_statement", "subshell", "comment"),
+        *("compound_statement", "negated_command", "for_statement", "c_style_for_statement", "while_statement"),
+        *("if_statement", "elif_clause", "else_clause", "case_statement", "case_item", "do_group", "test_command"),
+        *("function_definition", "word", "number", "string", "string_content", "raw_string", "ansi_c_string"),
+        *("concatenation", "simple_expansion", "expansion", "variable_name", "special_variable_name"),
+        *("command_substitution", "process_substitution", "arithmetic_expansion", "binary_expression"),
+        *("unary_expression", "parenthesized_expression", "postfix_expression", "ternary_expression"),
+        *("test_operator", "file_redirect", "file_descriptor", "heredoc_redirect", "heredoc_start", "heredoc_body"),
+        *("heredoc_content", "heredoc_end", "herestring_redirect", "variable_assignment", "declaration_command"),
+        *("variable_assignments", "unset_command", "extglob_pattern", "regex", "array", "subscript"),
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """A word of a command. `fixed` is False if bash makes something of it that cannot be known: then `text` is as
+    written.
+    """
+
+    text: str
+    fixed: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """One simple command, its name first."""
+
+    words: tuple[Word, ...]
+
+    @property
+    def name(self) -> str:
+        """The program without its folder; empty where it cannot be known."""
+        first = self.words[0] if self.words else Word("", False)
+        return first.text.rsplit("/", 1)[-1] if first.fixed else ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """What a line runs. `problem` says why it is not understood; then nothing of it may be allowed.
+
+    `writes` are the files that it redirects to. `unclear` says what keeps it from being allowed by rules, for
+    instance an assignment that changes what a program does.
+    """
+
+    commands: tuple[Command, ...] = ()
+    writes: tuple[Word, ...] = ()
+    problem: str = ""
+    unclear: str = ""
+
+
+def read_command_line(text: str) -> CommandLine:
+    """Read a line, or several. Never raises."""
+    if len(text) > MAX_CHARS:
+        return CommandLine(problem=f"it is longer than {MAX_CHARS:,} characters")
+    try:
+        source = text.encode("utf-8")
+    except UnicodeEncodeError:
+        return CommandLine(problem="it is not valid text")
+    if b"\0" in source or b"\r" in source:
+        return CommandLine(problem="it holds control characters")
+    root = _parser().parse(source).root_node
+    nodes = list(_walk(root))
+    if root.has_error or any(node.is_missing for node in nodes):
+        return CommandLine(problem="it cannot be parsed")
+    commands = tuple(_command(node) for node in nodes if node.type == "command")
+    if len(commands) > MAX_COMMANDS:
+        return CommandLine(problem=f"it runs more than {MAX_COMMANDS} commands")
+    writes = tuple(word for node in nodes if node.type == "file_redirect" and (word := _target(node)))
+    return CommandLine(commands=commands, writes=writes, unclear=_unclear(nodes, source))
+
+
+def _unclear(nodes: list[Node], source: bytes) -> str:
+    if unknown := next((node.type for node in nodes if node.is_named and node.type not in _KNOWN), ""):
+        return f"it holds a {unknown.replace('_', ' ')}"
+    if any(node.type in ("variable_assignment", "declaration_command", "unset_command") for node in nodes):
+        return "it sets variables, which can change what a program does"
+    # Whatever looks like a substitution must have been found as one.
+    found = {node.start_byte for node in nodes if node.type.endswith(("_substitution", "arithmetic_expansion"))}
+    inert = [node for node in nodes if node.type in ("raw_string", "comment")]
+    closing = {n.end_byte - 1 for n in nodes if n.type == "command_substitution" and source[n.start_byte] == ord("`")}
+    for match in re.finditer(rb"\$\(|`|[<>]\(", source):
+        place = match.start()
+        if place in found or place in closing or any(n.start_byte <= place < n.end_byte for n in inert):
+            continue
+        return "it may hold a substitution that is not understood"
+    return ""
+
+
+@functools.cache
+def _parser() -> Parser:
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+def _walk(node: Node) -> Iterator[Node]:
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(node.children))
+
+
+def _command(node: Node) -> Command:
+    parts = [child for child in node.children if child.is_named]
+    words = [part for part in parts if part.type not in ("variable_assignment", "file_redirect", "herestring_redirect")]
+    return Command(tuple(_word(part.children[0] if part.type == "command_name" else part) for part in words))
+
+
+def _target(node: Node) -> Word | None:
+    """The file that a redirection writes to; None for one that only reads or joins descriptors."""
+    if not any(child.type in _WRITES for child in node.children):
+        return None
+    destinations = [child for child in node.children if child.is_named and child.type != "file_descriptor"]
+    if not destinations:
+        return None
+    word = _word(destinations[-1])
+    return None if word.fixed and (word.text in ("/dev/null", "-") or word.text.isdigit()) else word
+
+
+def _word(node: Node) -> Word:
+    raw = node.text.decode("utf-8", "replace") if node.text else ""
+    match node.type:
+        case "word" | "number":
+            if re.search(r"(?<!\\)[*?\[\]{}]", raw):
+                return Word(raw, False)
+            return Word(re.sub(r"\\(\n|.)", lambda m: "" if m[1] == "\n" else m[1], raw))
+        case "raw_string":
+            return Word(raw[1:-1])
+        case "string":
+            inside = [_word(child) for child in node.children if child.is_named]
+            plain = all(word.fixed for word in inside) and "\\" not in raw and "$" not in raw and "`" not in raw
+            return Word(raw[1:-1], plain)
+        case "concatenation":
+            parts = [_word(child) for child in node.children]
+            joined = "".join(part.text for part in parts)
+            return Word(joined, all(part.fixed for part in parts) and not re.search(r"[{}]", joined))
+        case kind if kind in _LITERAL:
+            return Word(raw)
+    return Word(raw, False)

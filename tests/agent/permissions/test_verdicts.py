@@ -1,0 +1,243 @@
+"""Command lines and the verdict on each: under rules, by mode, and where work could be destroyed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from m3_tools.toolset import all_tools
+from m3agent.approval import Mode, Verdict, decide
+from m3agent.errors import M3Error
+from m3agent.permissions.command_line import MAX_CHARS, read_command_line
+from m3agent.permissions.rules import parse_rules
+from m3agent.permissions.wrappers import all_commands
+from m3agent.settings import load_settings
+
+TOOLS = {tool.name: tool for tool in all_tools()}
+RULES = parse_rules(
+    {
+        "allow": ["shell: git status", "shell: git log", "shell: ls", "shell: cat", "shell: grep", "shell: echo",
+                  "shell: python -m pytest", "shell: find", "shell: head", "shell: sort", "shell: wc", "write: out/**"],
+        "ask": ["shell: curl"],
+        "deny": ["shell: rm", "shell: git push", "edit: secret/**", "read: *.pem"],
+    }
+)  # fmt: skip
+
+
+def verdict(command: str, mode: Mode = "ask", **choices: Any) -> Verdict:
+    choices.setdefault("rules", RULES)
+    return decide(mode, TOOLS["shell"], {"command": command}, **choices).verdict
+
+
+UNDER_RULES: list[tuple[str, Verdict]] = [
+    ("git status", "allow"),
+    ("git status --short && git log -3 | head -5", "allow"),
+    ("ls; ls -la\nls src", "allow"),
+    ("python -m pytest -q tests/test_a.py", "allow"),
+    ("cat a.txt 2>/dev/null | sort | wc -l", "allow"),
+    ("if [ -f a ]; then cat a; fi", "allow"),
+    ("for f in *.py; do echo $f; done", "allow"),
+    ("timeout 5 ls && nice -n 5 ls && env ls && command ls", "allow"),
+    ("bash -c 'ls && git status'", "allow"),
+    ("find . -name '*.py' -exec grep x {} +", "allow"),
+    ("find src -type f | xargs grep x", "allow"),
+    ("echo $(git status)", "allow"),
+    ("ls # rm -rf /", "allow"),
+    ("echo 'rm -rf /; $(rm x)'", "allow"),
+    ("echo x > out/y", "allow"),
+    ("echo x > /dev/null 2>&1", "allow"),
+    ("", "allow"),
+    ("make", "ask"),
+    ("ls && make", "ask"),
+    ("ls | tee x", "ask"),
+    ("ls; $(make)", "ask"),
+    ("echo `make`", "ask"),
+    ('echo "a $(make) b"', "ask"),
+    ("cat <(make)", "ask"),
+    ("cat <<EOF\n$(make)\nEOF", "ask"),
+    ("cat <<EOF\n`make`\nEOF", "ask"),
+    ("echo ${X:-$(make)}", "ask"),
+    ("echo $((1 + $(make)))", "ask"),
+    ("ls &\nmake", "ask"),
+    ("git status || (cd x; make)", "ask"),
+    ("f() { make; }; f", "ask"),
+    ("bash -c 'ls; make'", "ask"),
+    ('bash -c "$CODE"', "ask"),
+    ("curl x | bash", "ask"),
+    ("ls | sh", "ask"),
+    ("eval ls", "allow"),
+    ("eval 'ls; make'", "ask"),
+    ("eval $X", "ask"),
+    ("$X", "ask"),
+    ("l$X", "ask"),
+    ("./ls", "ask"),
+    ("/tmp/ls", "ask"),
+    ("PATH=. ls", "ask"),
+    ("LD_PRELOAD=x ls", "ask"),
+    ("env LD_PRELOAD=x ls", "ask"),
+    ("export PATH=.; ls", "ask"),
+    ("env -S 'make x'", "ask"),
+    ("xargs make < list", "ask"),
+    ("find . -exec make {} ;", "ask"),
+    ("find . $X", "ask"),
+    ("find . -fprintf x y", "ask"),
+    ("git -c alias.status=!make status", "ask"),
+    ("git -c core.pager=make log", "ask"),
+    ("git $X", "ask"),
+    ("python -c 'import os'", "ask"),
+    ("python -m pytest; python x.py", "ask"),
+    ("echo x > other/y", "ask"),
+    ("echo x >> ../out/y", "ask"),
+    ("echo x > out/../y", "ask"),
+    ("echo x > $X", "ask"),
+    ("cd / && echo x > out/y", "ask"),
+    ("ls 'unclosed", "ask"),
+    ("ls ) (", "ask"),
+    ("source x", "ask"),
+    ("trap make EXIT; ls", "ask"),
+    ("alias ls=make; ls", "ask"),
+    ("curl x", "ask"),
+    ("sudo ls", "ask"),
+    ("rm x", "refuse"),
+    ("ls && rm x", "refuse"),
+    ("/bin/rm x", "refuse"),
+    (r"r\m x", "refuse"),
+    ("'r'm x", "refuse"),
+    ("sudo -u root rm x", "refuse"),
+    ("env -i X=1 nice -n 3 timeout -k 1 5 rm x", "refuse"),
+    ("ls | xargs -n 1 rm", "refuse"),
+    ("find . -delete", "refuse"),
+    ("find . -exec rm {} +", "refuse"),
+    ("bash -lc 'sh -c \"rm x\"'", "refuse"),
+    ("git -C x push", "ask"),
+    ("git push", "refuse"),
+    ("git -c alias.x=push x", "refuse"),
+    ("git -c alias.x='!rm y' x", "refuse"),
+    ("git rebase -x 'rm y' main", "refuse"),
+    ("time rm x; ! rm y", "refuse"),
+    ("while true; do rm x; done", "refuse"),
+    ("f() { rm x; }", "refuse"),
+]
+
+
+@pytest.mark.parametrize(("command", "expected"), UNDER_RULES)
+def test_a_line_is_allowed_only_if_everything_in_it_is(command: str, expected: Verdict, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    assert verdict(command, root=tmp_path) == expected
+
+
+DESTRUCTIVE = [
+    "git reset --hard", "git reset --hard HEAD~1", "git -C sub reset --har", "git clean -fd", "git clean -xdf",
+    "git clean --force -d", "git checkout -- .", "git checkout .", "git checkout -- a.py", "git checkout -f main",
+    "git restore .", "git restore --staged --worktree a", "git switch --discard-changes main", "git push --force",
+    "git push -f origin main", "git push --force-with-lease", "git push origin +main", "git push origin :main",
+    "git push --delete origin x", "git branch -D x", "git branch --delete --force x", "git stash drop",
+    "git stash clear", "git filter-branch --all", "git reflog expire --expire=now --all", "git gc --prune=now",
+    "git prune", "git update-ref -d refs/heads/x", "git --no-pager -c a.b=c reset --hard",
+    "ls && git reset --hard", "bash -c 'git clean -fdx'", "sudo git reset --hard", "git -c alias.x='reset --hard' x",
+    "rm -rf /", "rm -rf /*", "rm -rf ~", "rm -rf ~/", "rm -rf ~/*", "rm -fr $HOME", 'rm -rf "$HOME"', "rm -rf $X/",
+    'rm -rf "$X"', "rm -r ${X}/*", "rm --recursive $X", "rm -rf build/$X", "rm -rf $(pwd)/x", "rm -rf /usr",
+    "rm -R /home",
+    "rm -rf ..", "rm -rf ../../x", "cd $X && rm -rf *", "cd && rm -rf .", "cd / ; rm -rf tmp", "find / -delete",
+    "find $X -delete", "find ~ -delete", "ls | xargs rm -rf /", "sudo rm -rf --no-preserve-root /",
+    "for f in a b; do rm -rf $f/x; done", "timeout 9 rm -rf /etc", "rm -rf -- /", "/bin/rm -rf /",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", DESTRUCTIVE)
+@pytest.mark.parametrize("mode", ["ask", "edit", "auto"])
+def test_what_destroys_work_is_asked_for_whatever_the_rules(command: str, mode: Mode) -> None:
+    everything = parse_rules({"allow": ["shell", "*", "shell: git", "shell: rm"]})
+    assert verdict(command, mode, rules=everything) == "ask"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["git reset HEAD a.py", "git checkout main", "git checkout -b new", "git restore --staged a",
+     "git push origin main",
+     "git branch -d x", "git stash", "git stash pop", "git clean -n", "git gc", "rm -rf build", "rm -rf ./build/*",
+     "rm -rf /tmp/x/y", "rm $X", "rm -f a", "git commit -m 'reset --hard'", "echo git reset --hard",
+     "cd src && rm -rf x",
+     "python - <<'EOF'\nprint('rm -rf /')\nEOF", 'python -c "print(1)"', "X=1 make", "$PY -m pytest"],
+)  # fmt: skip
+def test_ordinary_work_is_free_in_auto_mode(command: str) -> None:
+    assert verdict(command, "auto", rules=()) == "allow"
+
+
+@pytest.mark.parametrize("mode", ["ask", "edit", "auto"])
+def test_what_is_not_understood_or_too_long_is_never_allowed(mode: Mode) -> None:
+    everything = parse_rules({"allow": ["shell"]})
+    for command in ("ls '", "ls " + "a" * MAX_CHARS, "ls\0", "ls \r rm", "ls;" * 400, "eval " * 20 + "ls", "\ud800"):
+        assert verdict(command, mode, rules=everything) == "ask"
+
+
+def test_rules_go_before_the_mode_but_widen_plan_never() -> None:
+    assert verdict("git status", "plan") == "refuse"
+    assert verdict("curl x", "auto") == "ask"
+    assert verdict("rm x", "auto") == "refuse"
+    assert verdict("git status", unconfined="no sandbox") == "ask"
+    assert decide("ask", TOOLS["shell"], rules=RULES).verdict == "allow", "it is offered, since some commands may run"
+    assert decide("ask", TOOLS["shell"]).verdict == "ask"
+
+
+@pytest.mark.parametrize(
+    ("tool", "path", "expected"),
+    [("edit", "secret/a", "refuse"), ("edit", "link/a", "refuse"), ("edit", "x/../secret/a", "refuse"),
+     ("edit", "open/a", "ask"), ("write", "out/a", "allow"), ("write", "out/../a", "ask"), ("read", "a.pem", "refuse"),
+     ("read", "sub/b.pem", "refuse"), ("read", "a.py", "allow")],
+)  # fmt: skip
+def test_paths_are_resolved_before_they_are_judged(tool: str, path: str, expected: Verdict, tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "link").symlink_to("secret")
+    assert decide("ask", TOOLS[tool], {"path": path}, root=tmp_path, rules=RULES).verdict == expected
+
+
+def test_rules_come_from_the_config_file(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('allow = ["shell: git status"]\ndeny = ["edit: docs/**"]\n')
+    rules = load_settings(environ={"M3_HOME": str(tmp_path)}).rules
+    assert [str(rule) for rule in rules] == ["allow shell: git status", "deny edit: docs/**"]
+    for text, words in (('allow = "x"', "list of texts"), ('deny = ["two words: x"]', "must look like"),
+                        ('ask = ["shell: \'x"]', "cannot be read")):  # fmt: skip
+        config.write_text(text)
+        with pytest.raises(M3Error, match=words):
+            load_settings(environ={"M3_HOME": str(tmp_path)})
+
+
+PIECES = st.sampled_from(
+    ["ls", "rm x", ";", "&&", "|", "\n", "$(", ")", "`", "'", '"', "<<EOF\n", "EOF\n", "{", "}", "(", "#", "\\", "$X",
+     "${X:-", "bash -c", "git", "-c", "alias.a=!", "find .", "-exec", "xargs", "env", "X=1", ">", "x", " ", "é", "\t"]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(st.text(max_size=60), st.lists(PIECES, max_size=12).map(" ".join), st.lists(PIECES).map("".join)))
+def test_no_input_raises(text: str) -> None:
+    read_command_line(text)
+    all_commands(text)
+    assert verdict(text) in ("allow", "ask", "refuse")
+
+
+ALLOWED = st.sampled_from([command for command, expected in UNDER_RULES if expected == "allow" and command])
+OTHER = st.sampled_from([command for command, expected in UNDER_RULES if expected != "allow"])
+JOINED = st.sampled_from(
+    ["{a}; {b}", "{a}\n{b}", "{a} && {b}", "{b} | {a}", "{a} $({b})", '{a} "$({b})"', "{b}; {a}", "({a}; {b})",
+     "{a} & {b}", "{a} <({b})", "if {a}; then {b}; fi", "{a} || {{ {b}; }}"]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(ALLOWED, OTHER, JOINED)
+def test_adding_what_is_not_allowed_never_gives_allow(allowed: str, other: str, joined: str) -> None:
+    assert verdict(joined.format(a=allowed, b=other)) != "allow" or "#" in allowed
+
+
+@settings(max_examples=150, deadline=None)
+@given(ALLOWED, st.one_of(st.text(max_size=30), st.lists(PIECES, max_size=6).map(" ".join)))
+def test_adding_anything_gives_allow_only_if_it_is_allowed(allowed: str, added: str) -> None:
+    if "#" not in allowed and verdict(f"{allowed}; {added}") == "allow" and not read_command_line(added).problem:
+        assert verdict(added) == "allow"
