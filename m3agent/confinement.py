@@ -59,6 +59,7 @@ def open_confinement(
         scratch=Path(_scratch(root).name) if lasting_tmp else None,
         network=settings.network,
     )
+    policy = dataclasses.replace(policy, environment=(*policy.environment, *settings.environment))
     return Confinement(sandbox=Sandbox(found.backend, policy))
 
 

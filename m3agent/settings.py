@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from m3agent.permissions.rules import Rule
 
 FILE_KEYS = ("model", "api_key", "max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens")
-RULE_KEYS = ("allow", "ask", "deny")
-"""Lists of rules in the config file, for instance allow = ["shell: git status", "edit: docs/**"]."""
+LIST_KEYS = ("allow", "ask", "deny", "environment")
+"""Lists in the config file, for instance allow = ["shell: git status", "edit: docs/**"]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,8 @@ class Settings:
     """Whether commands run inside the operating system's sandbox; False (--no-sandbox) gives them all your rights."""
     network: bool = False
     """Whether commands in the sandbox may use the network (--allow-network)."""
+    environment: tuple[str, ...] = ()
+    """Names of further variables that commands in the sandbox get; those named like a secret never."""
     allow: tuple[str, ...] = ()
     """Calls that need no approval: `TOOL: PATTERN`, a path as in .gitignore, or the first words of a command."""
     ask: tuple[str, ...] = ()
@@ -128,14 +130,14 @@ def _from_file(path: Path) -> dict[str, Any]:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise M3Error(f"{path} cannot be read: {error}. Mend or remove it.") from error
     for name, value in values.items():
-        if name in RULE_KEYS:
-            if not isinstance(value, list) or not all(isinstance(rule, str) for rule in value):
+        if name in LIST_KEYS:
+            if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
                 raise M3Error(f"{path}: {name} must be a list of texts in quotes")
             values[name] = tuple(value)
             continue
         if name not in FILE_KEYS:
             raise M3Error(
-                f"{path}: there is no setting {name!r}; the settings are {', '.join((*FILE_KEYS, *RULE_KEYS))}"
+                f"{path}: there is no setting {name!r}; the settings are {', '.join((*FILE_KEYS, *LIST_KEYS))}"
             )
         expected = str if name in ("model", "api_key") else (int, float)
         if not isinstance(value, expected) or isinstance(value, bool):

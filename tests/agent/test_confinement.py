@@ -81,12 +81,14 @@ def test_tests_in_the_sandbox_give_the_same_report_and_write_nothing_outside(rep
 
 @needs_sandbox
 def test_the_network_and_the_config_file_follow_the_settings(repo: Path, tmp_path: Path) -> None:
-    chosen = settings(tmp_path, network=True)
+    chosen = settings(tmp_path, network=True, environment=("DATABASE_URL",))
     chosen.state_dir.mkdir()
     (chosen.state_dir / "config.toml").write_text('api_key = "k"\n')
     sandbox = open_confinement(chosen, repo).sandbox
     assert sandbox is not None
     assert sandbox.policy.network
+    given = {"DATABASE_URL": "d", "HTTPS_PROXY": "p", "OTHER": "o", "DATABASE_TOKEN": "t"}
+    assert sandbox.policy.allowed_environment(given).keys() == {"DATABASE_URL", "HTTPS_PROXY", "TMPDIR"}
     assert chosen.state_dir / "config.toml" in sandbox.policy.hidden
     assert open_confinement(settings(tmp_path, sandbox=False), repo) == Confinement()
 

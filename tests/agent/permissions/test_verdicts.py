@@ -214,7 +214,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(PIECES, max_size=12).map(" ".join), st.lists(PIECES).map("".join)))
 def test_no_input_raises(text: str) -> None:
     read_command_line(text)
@@ -230,13 +230,13 @@ JOINED = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(ALLOWED, OTHER, JOINED)
 def test_adding_what_is_not_allowed_never_gives_allow(allowed: str, other: str, joined: str) -> None:
     assert verdict(joined.format(a=allowed, b=other)) != "allow" or "#" in allowed
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(ALLOWED, st.one_of(st.text(max_size=30), st.lists(PIECES, max_size=6).map(" ".join)))
 def test_adding_anything_gives_allow_only_if_it_is_allowed(allowed: str, added: str) -> None:
     if "#" not in allowed and verdict(f"{allowed}; {added}") == "allow" and not read_command_line(added).problem:

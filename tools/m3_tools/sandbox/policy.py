@@ -21,6 +21,16 @@ ENVIRONMENT = (
     *("PKG_CONFIG*", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "MANPATH", "M3_TEST_*"),
 )
 """Names, as shell patterns, of the variables that builds and tests need. Every other one stays outside."""
+NETWORK_ENVIRONMENT = (
+    "*_PROXY",
+    "*_proxy",
+    "SSL_CERT_*",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "PIP_*",
+    "NPM_CONFIG_*",
+)
+"""What downloads need besides, where the network is allowed."""
 
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE_KEY|AUTH(?!OR)", re.IGNORECASE)
 
@@ -116,4 +126,5 @@ def work_tree_policy(
         readable=tuple(Path(os.path.realpath(path)) for path in readable),
         scratch=scratch,
         network=network,
+        environment=(*ENVIRONMENT, *NETWORK_ENVIRONMENT) if network else ENVIRONMENT,
     )
