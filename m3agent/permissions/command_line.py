@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
-from collections.abc import Iterator
 
-import tree_sitter_bash
-from tree_sitter import Language, Node, Parser
+from m3agent.permissions.syntax import SyntaxNode, syntax_tree
 
 MAX_CHARS = 20_000
 MAX_COMMANDS = 300
 
 _WRITES = frozenset({">", ">>", ">|", "&>", "&>>", "<>", ">&"})
+_BRACES = re.compile(r"\{[^}]*(,|\.\.)[^}]*\}")
+"""What bash makes several words of; other braces are themselves."""
 _LITERAL = frozenset({"word", "number", "string_content", "raw_string", "special_character", "extglob_pattern"})
 _KNOWN = frozenset(
     {
@@ -78,10 +77,10 @@ def read_command_line(text: str) -> CommandLine:
         return CommandLine(problem="it is not valid text")
     if b"\0" in source or b"\r" in source:
         return CommandLine(problem="it holds control characters")
-    root = _parser().parse(source).root_node
-    nodes = list(_walk(root))
-    if root.has_error or any(node.is_missing for node in nodes):
+    root = syntax_tree(source)
+    if root is None:
         return CommandLine(problem="it cannot be parsed")
+    nodes = list(root.walk())
     commands = tuple(_command(node) for node in nodes if node.type == "command")
     if len(commands) > MAX_COMMANDS:
         return CommandLine(problem=f"it runs more than {MAX_COMMANDS} commands")
@@ -89,43 +88,32 @@ def read_command_line(text: str) -> CommandLine:
     return CommandLine(commands=commands, writes=writes, unclear=_unclear(nodes, source))
 
 
-def _unclear(nodes: list[Node], source: bytes) -> str:
+def _unclear(nodes: list[SyntaxNode], source: bytes) -> str:
     if unknown := next((node.type for node in nodes if node.is_named and node.type not in _KNOWN), ""):
         return f"it holds a {unknown.replace('_', ' ')}"
     if any(node.type in ("variable_assignment", "declaration_command", "unset_command") for node in nodes):
         return "it sets variables, which can change what a program does"
+    if any(node.type == "expansion" and re.search(r"@|\$\{!", node.text) for node in nodes):
+        return "it lets bash read a variable's value as code or as a name"
     # Whatever looks like a substitution must have been found as one.
-    found = {node.start_byte for node in nodes if node.type.endswith(("_substitution", "arithmetic_expansion"))}
+    found = {node.start for node in nodes if node.type.endswith(("_substitution", "arithmetic_expansion"))}
     inert = [node for node in nodes if node.type in ("raw_string", "comment")]
-    closing = {n.end_byte - 1 for n in nodes if n.type == "command_substitution" and source[n.start_byte] == ord("`")}
+    closing = {n.end - 1 for n in nodes if n.type == "command_substitution" and source[n.start] == ord("`")}
     for match in re.finditer(rb"\$\(|`|[<>]\(", source):
         place = match.start()
-        if place in found or place in closing or any(n.start_byte <= place < n.end_byte for n in inert):
+        if place in found or place in closing or any(n.start <= place < n.end for n in inert):
             continue
         return "it may hold a substitution that is not understood"
     return ""
 
 
-@functools.cache
-def _parser() -> Parser:
-    return Parser(Language(tree_sitter_bash.language()))
-
-
-def _walk(node: Node) -> Iterator[Node]:
-    pending = [node]
-    while pending:
-        node = pending.pop()
-        yield node
-        pending.extend(reversed(node.children))
-
-
-def _command(node: Node) -> Command:
+def _command(node: SyntaxNode) -> Command:
     parts = [child for child in node.children if child.is_named]
     words = [part for part in parts if part.type not in ("variable_assignment", "file_redirect", "herestring_redirect")]
     return Command(tuple(_word(part.children[0] if part.type == "command_name" else part) for part in words))
 
 
-def _target(node: Node) -> Word | None:
+def _target(node: SyntaxNode) -> Word | None:
     """The file that a redirection writes to; None for one that only reads or joins descriptors."""
     if not any(child.type in _WRITES for child in node.children):
         return None
@@ -136,11 +124,11 @@ def _target(node: Node) -> Word | None:
     return None if word.fixed and (word.text in ("/dev/null", "-") or word.text.isdigit()) else word
 
 
-def _word(node: Node) -> Word:
-    raw = node.text.decode("utf-8", "replace") if node.text else ""
+def _word(node: SyntaxNode) -> Word:
+    raw = node.text
     match node.type:
         case "word" | "number":
-            if re.search(r"(?<!\\)[*?\[\]{}]", raw):
+            if re.search(r"(?<!\\)[*?\[\]]", raw) or _BRACES.search(raw):
                 return Word(raw, False)
             return Word(re.sub(r"\\(\n|.)", lambda m: "" if m[1] == "\n" else m[1], raw))
         case "raw_string":
@@ -152,7 +140,7 @@ def _word(node: Node) -> Word:
         case "concatenation":
             parts = [_word(child) for child in node.children]
             joined = "".join(part.text for part in parts)
-            return Word(joined, all(part.fixed for part in parts) and not re.search(r"[{}]", joined))
+            return Word(joined, all(part.fixed for part in parts) and not _BRACES.search(joined))
         case kind if kind in _LITERAL:
             return Word(raw)
     return Word(raw, False)

@@ -87,9 +87,17 @@ def _delete(command: Command, *, lost: bool) -> str:
             return "it deletes a folder whose name comes from a variable, which may be empty"
         if lost and not target.text.startswith("/"):
             return "it deletes below a folder that is not known"
+        if _holds_history(target):
+            return f"it deletes git's history with {target.text}"
         if _is_precious(target):
             return f"it deletes {target.text} with all that it holds"
     return ""
+
+
+def _holds_history(target: Word) -> bool:
+    """A git directory or something in it, or the folder that holds one as a whole."""
+    parts = [part for part in target.text.split("/") if part]
+    return ".git" in parts or (all(part in (".", ".*", ".[!.]*") for part in parts) and not target.text.startswith("/"))
 
 
 def _is_recursive(command: Command) -> bool:

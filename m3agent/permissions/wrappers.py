@@ -39,7 +39,10 @@ _WRAPPERS = {
     "stdbuf": _Wrapper(("-i", "-o", "-e")),
     "flock": _Wrapper(("-w", "-E"), 1),
     "taskset": _Wrapper((), 1),
-    **dict.fromkeys(("nohup", "setsid", "time", "command", "builtin", "exec", "coproc", "unbuffer", "!"), _Wrapper()),
+    **dict.fromkeys(
+        ("nohup", "setsid", "time", "command", "builtin", "exec", "coproc", "unbuffer", "!", "busybox", "toybox"),
+        _Wrapper(),
+    ),
 }
 _OPAQUE = frozenset({"source", ".", "alias", "parallel", "ssh", "script", "watch", "su", "chroot", "nsenter", "bind"})
 """What runs something that the line does not show."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from m3_tools.toolset import all_tools
 from m3agent.approval import Mode, Verdict, decide
 from m3agent.errors import M3Error
+from m3agent.permissions import syntax
 from m3agent.permissions.command_line import MAX_CHARS, read_command_line
 from m3agent.permissions.rules import parse_rules
 from m3agent.permissions.wrappers import all_commands
@@ -119,6 +120,14 @@ UNDER_RULES: list[tuple[str, Verdict]] = [
     ("git -c alias.x='!rm y' x", "refuse"),
     ("git rebase -x 'rm y' main", "refuse"),
     ("time rm x; ! rm y", "refuse"),
+    ("busybox rm x", "refuse"),
+    ("ls | xargs -I{} rm {}", "refuse"),
+    ("git -c alias.x='!f() { rm y; }; f' x", "refuse"),
+    ("ls ${X@P}", "ask"),
+    ("ls | wc -l\nmake < list", "ask"),
+    ("cat x 2>/dev/null | sort | wc -l\nmake < list", "ask"),
+    ("ls \\\n -l", "allow"),
+    ("ls {a,$X}", "allow"),
     ("while true; do rm x; done", "refuse"),
     ("f() { rm x; }", "refuse"),
 ]
@@ -141,7 +150,7 @@ DESTRUCTIVE = [
     "ls && git reset --hard", "bash -c 'git clean -fdx'", "sudo git reset --hard", "git -c alias.x='reset --hard' x",
     "rm -rf /", "rm -rf /*", "rm -rf ~", "rm -rf ~/", "rm -rf ~/*", "rm -fr $HOME", 'rm -rf "$HOME"', "rm -rf $X/",
     'rm -rf "$X"', "rm -r ${X}/*", "rm --recursive $X", "rm -rf build/$X", "rm -rf $(pwd)/x", "rm -rf /usr",
-    "rm -R /home",
+    "rm -R /home", "rm -rf .git", "rm -r sub/.git/objects", "rm -rf .", "rm -rf ./ -v", "busybox rm -rf /",
     "rm -rf ..", "rm -rf ../../x", "cd $X && rm -rf *", "cd && rm -rf .", "cd / ; rm -rf tmp", "find / -delete",
     "find $X -delete", "find ~ -delete", "ls | xargs rm -rf /", "sudo rm -rf --no-preserve-root /",
     "for f in a b; do rm -rf $f/x; done", "timeout 9 rm -rf /etc", "rm -rf -- /", "/bin/rm -rf /",
@@ -206,6 +215,19 @@ def test_rules_come_from_the_config_file(tmp_path: Path) -> None:
         config.write_text(text)
         with pytest.raises(M3Error, match=words):
             load_settings(environ={"M3_HOME": str(tmp_path)})
+
+
+def test_a_crash_of_the_parser_is_no_crash_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\nread line; kill -SEGV $$\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(syntax, "_worker", syntax._Worker())
+    monkeypatch.setattr(syntax.sys, "executable", str(broken))
+    assert verdict("ls") == "ask"
+    monkeypatch.setattr(syntax.sys, "executable", str(tmp_path / "missing"))
+    assert verdict("ls") == "ask"
+    monkeypatch.undo()
+    assert verdict("ls") == "allow"
 
 
 PIECES = st.sampled_from(

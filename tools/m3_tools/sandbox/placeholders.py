@@ -75,6 +75,8 @@ def _make(path: Path) -> None:
             path.chmod(_FOLDER_MODE)
     except FileExistsError:  # another command was quicker
         return
+    except PermissionError:  # where this user may not write, their commands may not either
+        return
     except OSError as error:
         raise SandboxError(f"{path} cannot be protected: {error.strerror or error}") from error
 
