@@ -78,14 +78,13 @@ class Shadow:
         """Keep every file that is not ignored as it is now."""
         self.prepare()
         known = set(self._names("ls-files", "-z"))
-        listed = {name for name in self._list("--cached", "--others", "--deduplicate") if self._is_ours(name)}
+        modes = self._modes(self._list("--cached", "--others", "--deduplicate"))
         ignored = frozenset(self._list("--others", "--ignored", "--directory"))
         # A file that a step made ignored is still the one that was there before.
-        listed |= {name for name in known - listed if self._is_ours(name)}
-        gone = b"".join(os.fsencode(f"{_REMOVED}{name}") + b"\0" for name in known - listed)
+        modes |= self._modes(known - modes.keys())
+        gone = b"".join(os.fsencode(f"{_REMOVED}{name}") + b"\0" for name in known - modes.keys())
         self._git("update-index", "-z", "--index-info", data=gone)
-        self._git("update-index", "-z", "--add", "--replace", "--stdin", data=_joined(listed))
-        modes = {name: os.lstat(self.root / name).st_mode for name in listed if os.path.lexists(self.root / name)}
+        self._git("update-index", "-z", "--add", "--replace", "--stdin", data=_joined(modes))
         return Snapshot(tree=self._git("write-tree").decode().strip(), modes=modes, ignored=ignored)
 
     def entries(self, tree: str) -> dict[str, str]:
@@ -116,20 +115,23 @@ class Shadow:
     def size_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
-    def _is_ours(self, name: str) -> bool:
-        """Whether a regular file or a symlink of acceptable size lies there, reached without a symlink."""
-        path = self.root / name
-        try:
-            found = path.lstat()
-        except OSError:
-            return False
-        if not (stat.S_ISLNK(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_BYTES)):
-            return False
-        if stat.S_ISREG(found.st_mode) and not os.access(path, os.R_OK):
-            return False
-        if str(path).startswith(self._state_dir):
-            return False
-        return os.path.realpath(path.parent) == str(path.parent)
+    def _modes(self, names: Iterable[str]) -> dict[str, int]:
+        """The modes of those that are regular files or symlinks of acceptable size, reached without a symlink."""
+        top, modes = str(self.root), dict[str, int]()
+        real: dict[str, bool] = {}
+        for name in names:
+            path = f"{top}{os.sep}{name}"
+            try:
+                found = os.lstat(path)
+            except OSError:
+                continue
+            folder = os.path.dirname(path)
+            if folder not in real:
+                real[folder] = os.path.realpath(folder) == folder and not f"{folder}/".startswith(self._state_dir)
+            is_file = stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_BYTES and os.access(path, os.R_OK)
+            if real[folder] and (is_file or stat.S_ISLNK(found.st_mode)):
+                modes[name] = found.st_mode
+        return modes
 
     def _list(self, *options: str) -> list[str]:
         """Names as the person's git sees them; where there is none, ours goes by the .gitignore files."""
