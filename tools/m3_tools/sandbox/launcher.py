@@ -38,6 +38,7 @@ SCOPE_ABSTRACT_SOCKET, SCOPE_SIGNAL = 1 << 0, 1 << 1
 
 def main() -> NoReturn:
     plan, argv = json.loads(sys.argv[1]), sys.argv[2:]
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # end with the program that started this
     try:
         enter_namespaces(network=plan["network"])
         inner = os.fork()
