@@ -33,7 +33,7 @@ class SyntaxNode:
 
     def walk(self) -> Iterator[SyntaxNode]:
         """This node and all below it, in the order of the source."""
-        pending = [self]
+        pending: list[SyntaxNode] = [self]
         while pending:
             node = pending.pop()
             yield node

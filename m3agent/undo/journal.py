@@ -21,6 +21,8 @@ MAX_BYTES = 2**30
 MAX_STEPS = 1000
 CHECK_EVERY = 16
 """Steps between two looks at the size."""
+UNDONE = {"step": "undone", "removed": "was removed again", "made": "is back", "changed": "is as it was"}
+REDONE = {"step": "redone", "removed": "is removed again", "made": "is made again", "changed": "is changed again"}
 MAX_LABEL_CHARS = 100
 
 
@@ -107,7 +109,8 @@ class UndoJournal:
             except GitFailed as error:
                 raise M3Error(f"the snapshot of this step cannot be read: {error}; nothing was touched") from error
             write_history(self._folder, History(steps=history.steps, applied=history.applied + direction))
-        return [f"{'undone' if direction < 0 else 'redone'}: {step.label}", *(f"  {line}" for line in files)]
+        words = UNDONE if direction < 0 else REDONE
+        return [f"{words['step']}: {step.label}", *(f"  {name} {words[change]}" for name, change in files)]
 
     def _snapshot(self) -> Snapshot | None:
         if not self._works:
@@ -153,7 +156,7 @@ class UndoJournal:
 def describe(step: Step) -> str:
     """The step on one line."""
     count = len(step.modes)
-    return f"{step.label}  ({count} {'file' if count == 1 else 'files'})"
+    return f"{count} {'file ' if count == 1 else 'files'}  {step.label}"
 
 
 def _label(name: str, arguments: Mapping[str, Any]) -> str:

@@ -8,11 +8,13 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from m3agent.errors import M3Error
 from m3agent.undo.history import Step
 from m3agent.undo.shadow import Entry, Shadow
 
+Change = Literal["removed", "made", "changed"]
 States = Mapping[str, Entry | None]
 
 
@@ -25,24 +27,24 @@ def step_states(shadow: Shadow, step: Step) -> tuple[dict[str, Entry | None], di
     )
 
 
-def move(shadow: Shadow, now: States, wanted: States) -> list[str]:
-    """Make the files that lie there as `now` says lie there as `wanted` says; returns one line for each.
+def move(shadow: Shadow, now: States, wanted: States) -> list[tuple[str, Change]]:
+    """Make the files that lie there as `now` says lie there as `wanted` says; returns what happened to each.
 
     Errors: M3Error, before anything is written, if a file is no longer as `now` says.
     """
     contents = {name: None if entry is None else shadow.blob(entry.blob) for name, entry in wanted.items()}
     _check(shadow, now, wanted)
-    lines = []
+    changes: list[tuple[str, Change]] = []
     for name in sorted(now, reverse=True):
         if wanted[name] is None and now[name] is not None:
             _remove(shadow.root, name)
-            lines.append(f"{name} was removed again")
+            changes.append((name, "removed"))
     for name, entry in sorted(wanted.items()):
         content = contents[name]
         if entry is not None and content is not None and entry != now[name]:
             _write(shadow.root / name, entry.mode, content)
-            lines.append(f"{name} is back" if now[name] is None else f"{name} is as it was")
-    return lines
+            changes.append((name, "made" if now[name] is None else "changed"))
+    return changes
 
 
 def _entry(blob: str | None, mode: int | None) -> Entry | None:

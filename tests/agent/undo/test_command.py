@@ -28,12 +28,12 @@ def test_steps_are_listed_undone_and_redone(repo: Path, tmp_path: Path) -> None:
         with journal.step(f"shell echo {text} > sums.py"):
             (repo / "sums.py").write_text(text)
     listed = m3(home, "--list", cwd=repo).stdout.splitlines()
-    assert ["echo two" in listed[0], "echo one" in listed[1], "(1 file)" in listed[0]] == [True, True, True]
+    assert ["echo two" in listed[0], "echo one" in listed[1], "1 file" in listed[0]] == [True, True, True]
     undone = m3(home, cwd=repo)
     assert (undone.returncode, (repo / "sums.py").read_text()) == (0, "one")
     assert undone.stdout.splitlines() == ["undone: shell echo two > sums.py", "sums.py is as it was"]
     assert "undone" in m3(home, "--list", cwd=repo).stdout.splitlines()[0]
-    assert m3(home, "--redo", cwd=repo).returncode == 0
+    assert "sums.py is changed again" in m3(home, "--redo", cwd=repo).stdout
     assert (repo / "sums.py").read_text() == "two"
     assert m3(home, "--request", "--repo", str(repo), cwd=tmp_path).returncode == 0
     assert "return a - b" in (repo / "sums.py").read_text()
