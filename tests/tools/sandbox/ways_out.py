@@ -102,6 +102,9 @@ NETWORK = {
     's.connect("socket"); s.send(b"x")\'',
     "abstract unix socket": "$PY -c 'import socket; s = socket.socket(socket.AF_UNIX); "
     's.connect("\\0\'$NAME\'"); s.send(b"x")\'',
+    "host of a virtual machine": "$PY -c 'import socket; socket.socket(40, socket.SOCK_STREAM); print(\"ESCAPED\")'",
+    "sockets past the filter": "$PY -c 'import ctypes, errno; c = ctypes.CDLL(None, use_errno=True); "
+    'c.syscall(425, 1, ctypes.create_string_buffer(120)); print(ctypes.get_errno() == errno.ENOSYS or "ESCAPED")\'',
     "services of the system": "$PY -c '\nimport socket\n"
     'for p in ("/run/dbus/system_bus_socket", "/run/docker.sock", "/run/systemd/private", "/var/run/docker.sock"):\n'
     ' try: socket.socket(socket.AF_UNIX).connect(p); print("ESCAPED")\n except OSError: pass\'',
@@ -124,6 +127,7 @@ NOT_TRIED_OUTSIDE = frozenset(
         ),
         *("mount over the protected", "unmount the protected", "a namespace of its own", "ptrace", "memory of others"),
         *("writing to the terminal", "the interpreter's packages", "system configuration", "owner of a file outside"),
+        *("host of a virtual machine", "sockets past the filter"),
         *("attribute of a file outside", "TCP to the machine's name", "descriptors left open"),
         *("the root of init", "background process", "daemon", "daemon without parents", "git's global configuration"),
     }

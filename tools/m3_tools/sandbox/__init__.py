@@ -7,7 +7,7 @@
 
 Not covered: repositories of git inside the work tree other than its own; files in the work tree that the person runs
 later; what a command reads and prints; Unix sockets in folders it can read that another program opens while it runs,
-or opened by a relative name; VSOCK, which reaches the host of a virtual machine.
+or opened by a relative name.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from m3_tools.sandbox.plan import mount_plan
 from m3_tools.sandbox.policy import Policy, SandboxError
+from m3_tools.sandbox.system_calls import filter_program
 
 NAME = "landlock"
 _CREATE_RULESET, _VERSION = 444, 1
@@ -26,6 +27,7 @@ def command(argv: Sequence[str], policy: Policy) -> list[str]:
     plan = {
         "steps": mount_plan(policy),
         "network": policy.network,
+        "filter": filter_program().hex(),
         "memory_bytes": policy.limits.memory_bytes,
         "num_processes": policy.limits.num_processes,
         "file_bytes": policy.limits.file_bytes,

@@ -28,6 +28,7 @@ ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV = 0x1, 0x2, 0x4
 SYS_MOUNT_SETATTR, SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 442, 444, 445, 446
 AT_FDCWD, AT_RECURSIVE, RULE_PATH_BENEATH = -100, 0x8000, 1
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 FS_WRITE_FILE, FS_REFER, FS_TRUNCATE, FS_IOCTL_DEV = 1 << 1, 1 << 13, 1 << 14, 1 << 15
@@ -97,6 +98,7 @@ def become(plan: dict[str, Any], argv: list[str]) -> NoReturn:
     drop_capabilities()
     writable = [step[2] for step in plan["steps"] if step[0] in ("write", "empty", "dev")]
     restrict_writes([path for path in writable if os.path.isdir(path)])
+    filter_system_calls(bytes.fromhex(plan["filter"]))
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program inherits that
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -208,6 +210,15 @@ def restrict_writes(folders: list[str]) -> None:
         os.close(descriptor)
     check(LIBC.syscall(SYS_LANDLOCK_RESTRICT, ruleset, 0), "Landlock cannot be switched on")
     os.close(ruleset)
+
+
+def filter_system_calls(program: bytes) -> None:
+    """Switch the filter on; it holds for everything that is started from here on."""
+    if not program:
+        return
+    instructions = ctypes.create_string_buffer(program, len(program))
+    head = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
+    check(LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, head, 0, 0), "system calls cannot be filtered")
 
 
 def raise_loopback() -> None:
