@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from m3_tools.base import Tool, ToolError
-from m3_tools.paths import resolve_for_writing
+from m3_tools.paths import resolve_changeable
 from m3agent.permissions.rules import Effect, Rule, judge_command, judge_path
 
 Mode = Literal["plan", "ask", "edit", "auto"]
 Verdict = Literal["allow", "ask", "refuse"]
 
-EDITS = frozenset({"edit", "edit_line", "write"})
+EDITS = frozenset({"edit", "edit_line", "write", "move", "delete"})
 """Tools that change files inside the work tree and nothing else."""
 HARMLESS = frozenset({"todo"})
 """Tools that are not read-only but change nothing a person owns."""
@@ -127,7 +127,7 @@ def _may_write(files: Sequence[str | None], mode: Mode, root: Path, rules: Seque
         if path is None or "~" in path:
             return False
         try:
-            resolve_for_writing(root, path)
+            resolve_changeable(root, path)
         except ToolError:
             return False
         found = judge_path(rules, "write", {"path": path}, root)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from m3_tools.arguments import named_arguments
 from m3_tools.base import Tool, ToolContext, ToolResult, call_tool, tool_spec
 from m3agent.approval import HARMLESS, Approver, Mode, Question, decide
 from m3agent.budget import Budget
@@ -260,11 +261,12 @@ class _Loop:
             )
 
     async def _refusal(self, call: ToolCall, tool: Tool[Any]) -> str:
-        """Why the call must not run, for the model; empty when it may."""
+        """Why the call must not run, for the model; empty when it may. What is judged is what would run."""
+        arguments = named_arguments(call.arguments, tool.args_type)
         decision = decide(
             self.mode,
             tool,
-            call.arguments,
+            arguments,
             root=self.context.root,
             rules=self.rules,
             unconfined=self.context.unconfined,
@@ -272,7 +274,7 @@ class _Loop:
         if decision.verdict == "allow":
             return ""
         if decision.verdict == "ask" and self.approve is not None:
-            answer = await self.approve(Question(tool=tool.name, arguments=call.arguments, rule=decision.rule))
+            answer = await self.approve(Question(tool=tool.name, arguments=arguments, rule=decision.rule))
             if answer.accepted:
                 return ""
             return f"The person refused this call{': ' + answer.reason if answer.reason else ''}. Do not send it again."

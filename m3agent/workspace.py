@@ -59,6 +59,7 @@ async def open_workspace(
     With `history`, a resumed conversation, nothing is read again: its beginning stays as the model knows it, and calls
     that were interrupted get their result.
     """
+    from m3_tools.run_tests import RunTests
     from m3_tools.toolset import all_tools
 
     conversation = Conversation(outputs.sink, history)
@@ -86,8 +87,10 @@ async def open_workspace(
         unconfined=confinement.unconfined,
         around=journal.around,
     )
-    known = all_tools()
-    tools = tuple(tool for tool in known if tool.name in NANO_TOOLS) if info.is_nano else known
+    if info.is_nano:
+        tools = tuple(tool for tool in all_tools() if tool.name in NANO_TOOLS)
+    else:
+        tools = all_tools(run_tests=RunTests(compare_runs=True))
     return Workspace(conversation=conversation, tools=tools, context=context, journal=journal, is_nano=info.is_nano)
 
 

@@ -86,7 +86,9 @@ class Suite:
 
     def tool(self, limit_s: float) -> RunTests:
         """The `test` tool for a model that works freely."""
-        return RunTests(command=self.command or None, python=self._python, timeout_s=limit_s, trace=True)
+        return RunTests(
+            command=self.command or None, python=self._python, timeout_s=limit_s, trace=True, compare_runs=True
+        )
 
 
 def counts_json(report: TestReport) -> dict[str, int]:

@@ -17,6 +17,8 @@ from m3agent.permissions.command_line import Command, CommandLine
 from m3agent.permissions.wrappers import runs_code
 
 Effect = Literal["allow", "ask", "deny"]
+PATHS = ("path", "to")
+"""Parameters of tools that name a file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,16 +73,23 @@ def parse_rules(effects: Mapping[Effect, Sequence[str]]) -> tuple[Rule, ...]:
 
 
 def judge_path(rules: Sequence[Rule], tool: str, arguments: Mapping[str, Any], root: Path) -> tuple[Effect, str] | None:
-    """What the rules say of a call of a tool that takes a path; None if they say nothing. Links are followed first."""
-    path = arguments.get("path")
-    name = ""
-    if isinstance(path, str):
-        try:
-            name = resolve_inside(root, path).relative_to(root.resolve()).as_posix()
-        except (ToolError, ValueError):
-            name = path
-    fitting = [rule for rule in rules if rule.fits(tool) and rule.fits_path(name)]
-    return _strictest(fitting)
+    """What the rules say of a call of a tool that takes paths; None if they say nothing. Links are followed first.
+
+    Of several paths each is judged: the strictest counts, and the call is allowed only if every one is.
+    """
+    names = [_name(root, arguments[key]) for key in PATHS if isinstance(arguments.get(key), str)] or [""]
+    found = [_strictest([rule for rule in rules if rule.fits(tool) and rule.fits_path(name)]) for name in names]
+    strict = [each for each in found if each and each[0] != "allow"]
+    if strict:
+        return min(strict, key=lambda each: each[0] != "deny")
+    return found[0] if all(found) else None
+
+
+def _name(root: Path, path: str) -> str:
+    try:
+        return resolve_inside(root, path).relative_to(root.resolve()).as_posix()
+    except (ToolError, ValueError):
+        return path
 
 
 def judge_command(rules: Sequence[Rule], line: CommandLine) -> tuple[Effect, str] | None:

@@ -343,6 +343,21 @@ def test_a_person_may_accept_or_reject_with_a_reason(context: ToolContext, repo:
     assert asked[0].arguments["path"] == "made.py"
 
 
+@pytest.mark.parametrize("name", ["cmd", "command"])
+def test_what_is_judged_and_shown_is_what_would_run(context: ToolContext, repo: Path, name: str) -> None:
+    """A parameter under another tool's name is taken, so it must be judged as well."""
+    asked: list[Question] = []
+
+    async def approve(question: Question) -> Answer:
+        asked.append(question)
+        return Answer(accepted=False)
+
+    bench = Bench([assistant(calls=(call("shell", **{name: "git reset --hard"}),)), assistant("ok")], context)
+    bench.run(mode="auto", approve=approve)
+    assert [question.arguments["command"] for question in asked] == ["git reset --hard"]
+    assert "can destroy work" in asked[0].rule
+
+
 def test_notices_tell_the_person_what_was_asked_again(context: ToolContext) -> None:
     bench = Bench([[BadReply("torn")], assistant("ok")], context)
     bench.run()

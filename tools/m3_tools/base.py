@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from m3_tools.arguments import BadArguments, parse_arguments
-
+from m3_tools.arguments import BadArguments, named_arguments, parse_arguments
 from m3_tools.sandbox import Sandbox
 
 
@@ -208,7 +207,7 @@ async def call_tool(tool: Tool[Any], arguments: Mapping[str, Any], context: Tool
     try:
         if tool.read_only or context.around is None:
             return await tool.run(args, context)
-        async with context.around(tool.name, arguments):
+        async with context.around(tool.name, named_arguments(arguments, tool.args_type)):
             return await tool.run(args, context)
     except MissingPath as error:
         from m3_tools.nearest import nearest_paths  # an error alone needs it, and it imports this module

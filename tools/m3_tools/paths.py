@@ -58,15 +58,18 @@ def resolve_folder(context: ToolContext, path: str) -> Path:
 
 
 def resolve_for_writing(context: ToolContext, path: str) -> Path:
-    """Like `resolve_inside`, but also refuses the root itself, what git and m3 keep for themselves, and the output of
-    commands.
-    """
-    root = context.root
-    real = resolve_inside(root, path)
+    """Like `resolve_changeable`, but also refuses the output of commands."""
     spill = _spill_dir(context)
-    in_spill = real.is_relative_to(spill) and not Path(os.path.realpath(root)).is_relative_to(spill)
-    if path.startswith(SPILL_PREFIX) or in_spill:
+    in_spill = resolve_inside(context.root, path).is_relative_to(spill)
+    holds_root = Path(os.path.realpath(context.root)).is_relative_to(spill)
+    if path.startswith(SPILL_PREFIX) or (in_spill and not holds_root):
         raise ToolError(f"{printable(path)} is what a command printed; it can be read and not changed.")
+    return resolve_changeable(context.root, path)
+
+
+def resolve_changeable(root: Path, path: str) -> Path:
+    """Like `resolve_inside`, but also refuses the root itself and what git and m3 keep for themselves."""
+    real = resolve_inside(root, path)
     parts = real.relative_to(os.path.realpath(root)).parts
     if not parts:
         raise ToolError("The path is the repository itself; give the path of a file in it.")

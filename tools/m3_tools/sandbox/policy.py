@@ -18,7 +18,7 @@ ENVIRONMENT = (
     *("UV_*", "TOX_*", "NOX_*", "COVERAGE_*", "HYPOTHESIS_*", "DJANGO_SETTINGS_MODULE", "OMP_*", "MKL_*", "TORCH_*"),
     *("CUDA_*", "TRITON_*", "HF_HOME", "HF_HUB_OFFLINE", "NODE_*", "NVM_*", "GO*", "CARGO_*", "RUST*", "JAVA_*"),
     *("MAVEN_*", "GRADLE_*", "RUBY*", "GEM_*", "BUNDLE_*", "PERL5LIB", "CC", "CXX", "*FLAGS", "CMAKE_*"),
-    *("PKG_CONFIG*", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "MANPATH", "M3_TEST_*"),
+    *("PKG_CONFIG*", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "MANPATH", "M3_TEST_*", "M3_OUTPUT"),
 )
 """Names, as shell patterns, of the variables that builds and tests need. Every other one stays outside."""
 NETWORK_ENVIRONMENT = (
