@@ -88,6 +88,19 @@ def test_the_index_and_the_history_stay(call: Call, repo: Path) -> None:
     assert before[1:] == ((repo / ".git/index").read_bytes(), os.listdir(repo / ".git"))
 
 
+def test_a_change_within_the_clock_tick_of_the_index_is_seen(call: Call, repo: Path) -> None:
+    git(repo, "config", "core.trustctime", "false")
+    path = repo / "a.txt"
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    git(repo, "update-index", "--refresh")
+    os.utime(repo / ".git/index", (1_000_000_000, 1_000_000_000))
+    path.write_text("one\nTWO\n")  # the same size, and now the same time
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    assert call(DiffTool(), path="a.txt").text.startswith("a.txt: changed (+1 -1)")
+    assert "Read it first" in call(DeleteTool(), path="a.txt").text
+    assert path.exists()
+
+
 def test_programs_in_the_settings_are_not_run(call: Call, repo: Path) -> None:
     spy = repo / ".git" / "spy"
     spy.write_text(f"#!/bin/sh\necho ran >> {repo}/.git/ran\ncat\n")

@@ -66,7 +66,8 @@ async def diff_with_base(context: ToolContext, path: str, *options: str) -> Proc
     with tempfile.TemporaryDirectory(prefix="m3-git-") as folder:
         index = Path(folder) / "index"
         with contextlib.suppress(FileNotFoundError):  # nothing was ever added
-            shutil.copyfile(context.root / original, index)
+            # With its time: an entry as young as the index is compared by its bytes, since its time proves nothing.
+            shutil.copy2(context.root / original, index)
         return await run_git(context, *_DIFF, *options, base, "--", f":(literal){path}", index=index)
 
 
