@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -13,17 +14,33 @@ from m3agent.ui.clean import clean, with_bounded_words
 from m3agent.ui.input import LineInput
 from m3agent.ui.render import call_text, marked
 
+_ON_THE_LINE = frozenset({"path", "symbol", "line", "pattern", "action"})
+"""What the call's own line shows whole, if it is short."""
+_SHORT = 60
+
 
 def question(asked: Question) -> RenderableType:
     """The call and every argument of it, uncut."""
     parts: list[RenderableType] = [marked("?", "yellow", call_text(asked.tool, asked.arguments))]
-    for name, value in asked.arguments.items():
-        text = with_bounded_words(clean(value if isinstance(value, str) else repr(value)))
-        if "\n" in text or name in ("command", "text", "old", "new", "content"):
-            parts.append(Padding(Text(f"{name}:", "dim"), (0, 0, 0, 4), expand=False))
+    for name, value in _leaves(asked.arguments):
+        text = with_bounded_words(clean(value))
+        if "\n" in text or len(text) > _SHORT or name not in _ON_THE_LINE:
+            parts.append(Padding(Text(f"{clean(name)}:", "dim"), (0, 0, 0, 4), expand=False))
             parts.append(Padding(Text(text), (0, 0, 0, 6), expand=False))
     parts.append(Padding(Text(asked.rule, "dim"), (0, 0, 0, 4), expand=False))
     return Group(*parts)
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Every value in the arguments with its name, `edits[0].old` for one inside a list."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, f"{name}[{index}]")
+    else:
+        yield name, value if isinstance(value, str) else repr(value)
 
 
 def terminal_approver(console: Console, lines: LineInput, pause: Callable[[], None]) -> Approver:

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from m3_tools import base
+from m3agent.approval import Question
 from m3agent.events import (
     AnswerText,
     CandidateTried,
@@ -28,6 +29,7 @@ from m3agent.events import (
     TurnEnded,
     TurnStarted,
 )
+from m3agent.ui.ask import question
 from m3agent.ui.blocks import BlockSplitter
 from m3agent.ui.clean import clean, one_line
 from m3agent.ui.diff import MAX_DIFF_LINES, diff_text
@@ -259,3 +261,26 @@ def test_nothing_that_moves_reaches_a_pipe() -> None:
     assert "\r" not in text
     assert all(line == line.rstrip() for line in text.split("\n"))
     assert "edit_line inventory/stock.py L40 replace" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"path": "a.py", "old": "x = 1", "new": "y", "edits": [{"old": "hidden one", "new": "hidden two"}]},
+        {"cmd": "rm -rf build"},
+        {"command": "true # " + "x" * 300 + " END"},
+        {"path": "sub/" * 40 + "END", "content": "a\nb"},
+        {"anything": {"deep": ["inside", 5, None]}},
+    ],
+)
+def test_a_question_hides_no_argument(arguments: dict[str, Any]) -> None:
+    def leaves(value: Any) -> list[str]:
+        if isinstance(value, dict | list):
+            return [leaf for inner in (value.values() if isinstance(value, dict) else value) for leaf in leaves(inner)]
+        return [str(value)]
+
+    console = Console(file=io.StringIO(), width=80)
+    console.print(question(Question(tool="edit", arguments=arguments, rule="r")))
+    drawn = re.sub(r"\s", "", console.file.getvalue())  # type: ignore[attr-defined]
+    for leaf in leaves(arguments):
+        assert re.sub(r"\s", "", leaf) in drawn
