@@ -29,8 +29,12 @@ def clean(text: str, *, tab_size: int = 4) -> str:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """The text on one line of at most `limit` characters, runs of white space joined; a cut has a mark."""
-    joined = " ".join(clean(text[: limit * 8]).split())
+    """The text on one line of at most `limit` characters; a cut has a mark.
+
+    Lines are joined by a space, those without text vanish. Spaces within a line stay: two texts that a test compares
+    may differ in nothing else.
+    """
+    joined = " ".join(line.strip() for line in clean(text[: limit * 8]).splitlines() if line.strip())
     return joined if len(joined) <= limit else joined[: limit - 1] + "…"
 
 

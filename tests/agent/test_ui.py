@@ -284,3 +284,11 @@ def test_a_question_hides_no_argument(arguments: dict[str, Any]) -> None:
     drawn = re.sub(r"\s", "", console.file.getvalue())  # type: ignore[attr-defined]
     for leaf in leaves(arguments):
         assert re.sub(r"\s", "", leaf) in drawn
+
+
+def test_a_line_keeps_the_spaces_that_a_test_compares() -> None:
+    failure = "assert 'a  b   c' == 'a b c'"
+    assert one_line(f"  {failure}\n\n   next line \n") == f"{failure} next line"
+    block = base.TestsBlock(passed=0, failed=1, errors=0, skipped=0, duration_s=0.1, failures=(failure,))
+    ended = ToolEnded(call_id="c", name="test", is_error=False, duration_s=0.1, text="", display=(block,))
+    assert failure in drawn(ended)
