@@ -57,6 +57,8 @@ class Result:
     claimed: bool
     confirmed: bool
     same_as_original: bool
+    commit: str = ""
+    """Of m3, when this bug was run."""
 
 
 class Shared:
@@ -102,6 +104,7 @@ async def run_bug(bug: HeldOutBug, repo: Path, shared: Shared, settings: Setting
         claimed=claimed,
         confirmed=confirmed,
         same_as_original=same,
+        commit=commit(),
     )
 
 
@@ -143,15 +146,19 @@ def _share(part: Sequence[Result], whole: Sequence[Result]) -> float:
 def machine() -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     return {
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "m3": __version__,
-        "commit": git.stdout.strip(),
+        "commit": commit(),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def commit() -> str:
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return git.stdout.strip()
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:

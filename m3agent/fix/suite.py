@@ -44,8 +44,10 @@ class Suite:
         limit_s: float | None = None,
         trace: bool = False,
         load_plugins: bool = True,
+        hash_seed: int | None = None,
     ) -> TestReport:
-        """Run all tests, or those in `ids`. `name` says what the run was for."""
+        """Run all tests, or those in `ids`. `name` says what the run was for; `hash_seed` is Python's, else random."""
+        seed = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
         report = await run_tests(
             self.root,
             tuple(ids),
@@ -54,7 +56,7 @@ class Suite:
             trace=trace,
             load_plugins=load_plugins,
             python=self._python,
-            environment=self.environment,
+            environment={**self.environment, **seed},
             spill_dir=self.spill_dir,
             sandbox=self.sandbox,
         )

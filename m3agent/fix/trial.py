@@ -1,4 +1,4 @@
-"""One change under test: the targets first, within a short limit, then the whole suite."""
+"""One change under test: the targets first, within a short limit, then the whole suite, then the targets again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from m3_tools.report import TestReport, compare
 from m3agent.fix.baseline import Baseline
 from m3agent.fix.suite import Suite
-from m3agent.fix.verify import judged_broken
+from m3agent.fix.verify import holds_every_time, judged_broken
 
 Verdict = Literal["fixed", "still_failing", "regressed", "broken"]
 
@@ -40,4 +40,6 @@ async def try_change(suite: Suite, baseline: Baseline, *, load_plugins: bool = T
         return Trial(verdict="broken", detail=f"the whole suite did not end within {baseline.limit_s:.0f} s")
     if broken := judged_broken(baseline, compare(baseline.report, whole)):
         return Trial(verdict="regressed", detail=f"{len(broken)} tests fail that passed: {broken[0]}")
+    if not await holds_every_time(suite, baseline, load_plugins=load_plugins):
+        return Trial(verdict="still_failing", detail="the tests pass by chance, not in every run")
     return Trial(verdict="fixed", detail=f"{len(baseline.targets)} failing tests pass", after=whole)

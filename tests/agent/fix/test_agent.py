@@ -123,6 +123,13 @@ def test_new_settings_of_tests_prove_nothing(shop: Path, fix: Run) -> None:
     assert "adds tests/conftest.py" in result.report["flags"][0]
 
 
+def test_a_change_that_passes_by_chance_is_not_proven(shop: Path, fix: Run) -> None:
+    by_chance = edit("level < limit", "level < limit or {'a', 'b'}.__iter__().__next__() == 'a'")
+    result = asyncio.run(fix(shop, ScriptedModel([READ, by_chance, *[assistant("Done.")] * 3])))
+    assert result.code == Exit.NOT_FIXED
+    assert result.report["proven"] is False
+
+
 def test_no_change_is_no_fix(shop: Path, fix: Run) -> None:
     result = asyncio.run(fix(shop, ScriptedModel([assistant("This cannot be done.")])))
     assert result.code == Exit.NOT_FIXED
