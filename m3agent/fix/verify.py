@@ -1,4 +1,4 @@
-"""The proof: the failing tests pass, nothing else breaks, and without the change they fail again.
+"""The proof: the failing tests pass every time, nothing else breaks, and without the change they fail again.
 
 All test code that the change touched or added is put back for the proof, so that weakening a test can never make a
 repair. What is handed over is the whole change, though, so the suite then runs once more with it as it is.
@@ -52,8 +52,7 @@ class Evidence:
 async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: TestReport | None = None) -> Evidence:
     """Prove or refuse the change that lies in the work tree; the change still lies there afterwards.
 
-    `after` is a run of the whole suite with exactly this change, if one was made already and the change was seen to hold
-    every time.
+    `after` is a run of the whole suite with exactly this change, if one was made already and the change held every time.
     """
     changed, diff = worktree.changed(), worktree.diff()
     flags, test_code = touched_tests(worktree, changed, diff)
