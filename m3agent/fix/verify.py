@@ -52,7 +52,7 @@ class Evidence:
 async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: TestReport | None = None) -> Evidence:
     """Prove or refuse the change that lies in the work tree; the change still lies there afterwards.
 
-    `after` is a run of the whole suite with exactly this change, if there is one already and the change held every time.
+    `after` is a run of the whole suite with exactly this change, if there is one and the change held every time.
     """
     changed, diff = worktree.changed(), worktree.diff()
     flags, test_code = touched_tests(worktree, changed, diff)
