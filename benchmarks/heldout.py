@@ -2,6 +2,7 @@
 
     python -m benchmarks.heldout                     # 200 bugs, 50 candidates, model nano
     python -m benchmarks.heldout --count 20 --seed 3 --model URL-or-folder
+    python -m benchmarks.heldout --jobs 2            # two bugs at a time; the seconds are those of a shared machine
 
 Each bug is given to the same code as `m3 fix --repo REPO --issue 1 --candidates N` runs, with the model opened once.
 Candidates are tried best first, so that one search with N candidates also tells what k < N would have found: a repair
@@ -161,26 +162,40 @@ def commit() -> str:
     return git.stdout.strip()
 
 
-async def measure(options: argparse.Namespace) -> dict[str, Any]:
-    bugs = make_bugs(options.cache, count=options.count, seed=options.seed)
-    if len(bugs) < options.count:
-        print(f"the packages gave {len(bugs)} bugs, not {options.count}", file=sys.stderr)
+async def run_missing(options: argparse.Namespace, bugs: Sequence[HeldOutBug]) -> dict[str, Result]:
+    """Run the bugs that the log does not hold yet; returns the results by the bugs' ids."""
     home = options.cache / f"bugs-{options.count}-{options.seed}"
     log = home / f"results-{options.tag}-{options.candidates}.jsonl"
     done = {r["id"]: Result(**r) for r in map(json.loads, log.read_text().splitlines())} if log.exists() else {}
+    missing = [bug for bug in bugs if bug.id not in done]
+    if not missing:
+        return done
     settings = load_settings(model=options.model, time_limit_s=options.time_limit, state_dir=options.cache / "state")
-    shared = Shared(await open_model(settings)) if len(done) < len(bugs) else None
-    for number, bug in enumerate(bugs, 1):
-        if bug.id in done or shared is None:
-            continue
+    shared = Shared(await open_model(settings))
+    for bug in missing:
         result = await run_bug(bug, home / bug.id, shared, settings, options.candidates)
         done[bug.id] = result
         with log.open("a") as file:
             file.write(json.dumps(dataclasses.asdict(result)) + "\n")
         told = f"{result.outcome} at try {result.tried}, {result.duration_s:.1f} s"
-        print(f"{number}/{len(bugs)} {bug.id} {told}", file=sys.stderr)
-    if shared is not None:
-        await shared.model.aclose()
+        print(f"{len(done)}/{len(bugs)} {bug.id} {told}", file=sys.stderr)
+    await shared.model.aclose()
+    return done
+
+
+def run_jobs(argv: Sequence[str], jobs: int) -> None:
+    """Let `jobs` processes run every `jobs`-th bug each; what one of them leaves out is run afterwards."""
+    command = [sys.executable, "-m", "benchmarks.heldout", *argv]
+    running = [subprocess.Popen([*command, "--share", f"{index}/{jobs}"]) for index in range(jobs)]
+    for process in running:
+        process.wait()
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    bugs = make_bugs(options.cache, count=options.count, seed=options.seed)
+    if len(bugs) < options.count:
+        print(f"the packages gave {len(bugs)} bugs, not {options.count}", file=sys.stderr)
+    done = await run_missing(options, bugs)
     results = [done[bug.id] for bug in bugs]
     packages = {f"{b.package} {b.version}" for b in bugs}
     return {
@@ -188,6 +203,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         "model": options.model or "nano",
         "candidates": options.candidates,
         "seed": options.seed,
+        "jobs": options.jobs,
         "packages": sorted(packages),
         **summary(results, options.candidates),
         "machine": machine(),
@@ -204,12 +220,22 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--time-limit", type=float, default=300.0, help="seconds for one fix")
     parser.add_argument("--cache", type=Path, default=Path("build/heldout"), help="packages, repositories, results")
     parser.add_argument("--tag", default="nano", help="names the results; another one starts afresh")
+    parser.add_argument("--jobs", type=int, default=1, help="bugs at a time")
+    parser.add_argument("--share", metavar="I/N", help="run every N-th bug from the I-th on, and print no result")
     parser.add_argument("--make-only", action="store_true", help="make the repositories and stop")
     options = parser.parse_args(argv)
     options.cache = options.cache.absolute()
     if options.make_only:
         print(f"{len(make_bugs(options.cache, count=options.count, seed=options.seed))} bugs under {options.cache}")
         return
+    if options.share:
+        index, jobs = map(int, options.share.split("/"))
+        bugs = make_bugs(options.cache, count=options.count, seed=options.seed)
+        asyncio.run(run_missing(options, bugs[index::jobs]))
+        return
+    if options.jobs > 1:
+        make_bugs(options.cache, count=options.count, seed=options.seed)
+        run_jobs(sys.argv[1:] if argv is None else argv, options.jobs)
     result = asyncio.run(measure(options))
     out = Path(__file__).parent / "results" / f"heldout-{options.tag}-{result['machine']['date']}.json"
     out.parent.mkdir(exist_ok=True)
