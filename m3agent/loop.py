@@ -221,7 +221,7 @@ class _Loop:
 
     async def _run_call(self, call: ToolCall) -> None:
         """Run one call; its result enters the conversation, whatever happens."""
-        self.sink(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
+        self.sink(ToolStarted(call_id=call.id, name=call.name, arguments=self._named(call)))
         start = time.monotonic()
         result = ToolResult(text="interrupted while it ran; part of it may have been done", is_error=True)
         try:
@@ -262,7 +262,7 @@ class _Loop:
 
     async def _refusal(self, call: ToolCall, tool: Tool[Any]) -> str:
         """Why the call must not run, for the model; empty when it may. What is judged is what would run."""
-        arguments = named_arguments(call.arguments, tool.args_type)
+        arguments = self._named(call)
         decision = decide(
             self.mode,
             tool,
@@ -282,6 +282,11 @@ class _Loop:
             self._refused.append(tool.name)
             return f"Not run: {decision.rule}, and nobody can be asked. Go on without it, or say that it is needed."
         return f"Not run: {decision.rule}. Describe the change instead."
+
+    def _named(self, call: ToolCall) -> Mapping[str, Any]:
+        """The arguments as the tool will take them: what is judged, shown and asked for."""
+        tool = self.tools.get(call.name)
+        return call.arguments if tool is None else named_arguments(call.arguments, tool.args_type)
 
     def _noted(self, call: ToolCall, result: ToolResult) -> ToolResult:
         """Remember what worked and what failed; a failure that came before gets advice."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from m3_tools.base import DiffBlock
-from m3agent.events import Event, ToolEnded
+from m3agent.events import Event
 
 EventSink = Callable[[Event], None]
 
@@ -32,25 +31,3 @@ class Recorder:
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
-
-
-class ChangedFiles:
-    """A sink that remembers which files the edit tools changed, with the lines added and removed."""
-
-    def __init__(self) -> None:
-        self.paths: dict[str, tuple[int, int]] = {}
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, ToolEnded) and not event.is_error:
-            for block in event.display:
-                if isinstance(block, DiffBlock):
-                    lines = [line for line in block.diff.splitlines() if not line.startswith(("+++", "---"))]
-                    added, removed = self.paths.get(block.path, (0, 0))
-                    self.paths[block.path] = (
-                        added + sum(line.startswith("+") for line in lines),
-                        removed + sum(line.startswith("-") for line in lines),
-                    )
-
-    def lines(self) -> list[str]:
-        """One line a file, for the person."""
-        return [f"changed {path} (+{added} -{removed})" for path, (added, removed) in self.paths.items()]

@@ -67,26 +67,26 @@ async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int 
     from m3agent.llm.protocol import ModelError
     from m3agent.loop import run_loop
     from m3agent.messages import user
-    from m3agent.sinks import ChangedFiles, tee
-    from m3agent.workspace import open_workspace
+    from m3agent.workspace import Workspace, open_workspace
 
     model = await open_model(settings)
     budget = Budget(max_steps=settings.max_steps, time_limit_s=settings.time_limit_s)
     try:
         with open_outputs(settings, output=output) as out:
-            changes = ChangedFiles()
-            sink = tee(changes, out.sink)
+            work: Workspace | None = None
 
             def end(code: Exit, outcome: str, summary: str) -> int:
-                for line in (*changes.lines(), f"session: {out.session_path}"):
-                    out.sink(Notice(text=line))
+                changed = work.journal.changed_files() if work else []
+                if changed:
+                    out.sink(Notice(text=f"changed: {', '.join(changed)} (m3 undo --request takes it back)"))
+                out.sink(Notice(text=f"session: {out.session_path}"))
                 report = {
                     "model": model.info.name,
                     "steps": budget.steps,
                     "prompt_tokens": budget.usage.prompt_tokens,
                     "cached_tokens": budget.usage.cached_tokens,
                     "completion_tokens": budget.usage.completion_tokens,
-                    "changed": list(changes.paths),
+                    "changed": changed,
                     "session": str(out.session_path),
                 }
                 out.sink(
@@ -114,7 +114,7 @@ async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int 
                     work.conversation,
                     work.tools,
                     work.context,
-                    sink=sink,
+                    sink=out.sink,
                     options=work.options(settings, seed),
                     budget=budget,
                     mode=mode,

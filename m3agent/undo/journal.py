@@ -64,6 +64,13 @@ class UndoJournal:
         finally:
             self._record(label, before)
 
+    def changed_files(self) -> list[str]:
+        """The files that this run changed so far, by whichever tool."""
+        run = self._request.partition("/")[0]
+        history = self.history()
+        steps = (step for step in history.steps[: history.applied] if step.request.partition("/")[0] == run)
+        return sorted({name for step in steps for name in step.modes})
+
     def history(self) -> History:
         """The steps, oldest first."""
         return read_history(self._folder)

@@ -124,7 +124,7 @@ def test_run_does_the_task_and_stdout_carries_the_answer_alone(home: Path, repo:
     assert (done.returncode, done.stdout) == (0, "The sum is *repaired*.\n")
     assert "a + b" in (repo / "sums.py").read_text()
     assert "1 passed" in done.stderr
-    assert "changed sums.py (+1 -1)" in done.stderr
+    assert "changed: sums.py (m3 undo --request takes it back)" in done.stderr
     assert f"session: {home / 'sessions'}" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
 

@@ -356,6 +356,8 @@ def test_what_is_judged_and_shown_is_what_would_run(context: ToolContext, repo: 
     bench.run(mode="auto", approve=approve)
     assert [question.arguments["command"] for question in asked] == ["git reset --hard"]
     assert "can destroy work" in asked[0].rule
+    started = [event for event in bench.recorder.events if isinstance(event, ToolStarted)]
+    assert started[0].arguments == {"command": "git reset --hard"}
 
 
 def test_notices_tell_the_person_what_was_asked_again(context: ToolContext) -> None:
