@@ -106,7 +106,9 @@ def real_like_selection(positions_T: Tensor, shape: Shape, *, seed: int = 1) -> 
 
 
 def _first_different(wanted: Tensor, own_T11: Tensor, K: int) -> Tensor:
-    """The first K different visible blocks of each row, left-packed, -1 after them."""
+    """The first K different visible blocks of each row, left-packed; -1 only where a row sees fewer than K."""
+    lowest = torch.arange(K, device=wanted.device).expand(*wanted.shape[:2], K)
+    wanted = torch.cat([wanted, lowest], -1)
     same = wanted[..., :, None] == wanted[..., None, :]
     repeated = torch.tril(same, -1).any(-1)
     dropped = repeated | (wanted < 0) | (wanted > own_T11)

@@ -36,6 +36,7 @@ def in_graph(layers: Sequence[Callable[[], object]], *, replays: int = 60) -> Ti
         for run in layers:
             run()
         return Time(1.0, 0.0)
+    torch.cuda.synchronize()  # the tensors were made on another stream
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for run in layers:
