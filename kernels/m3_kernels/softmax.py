@@ -5,20 +5,39 @@ order. So the result does not depend on timing, and no second launch is needed.
 Legend: W parts, M rows of a tile, D head size.
 """
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+MAX_TILES = 1024
+"""Tiles whose keys are split; there are never more than programs that the machine runs at once."""
+_arrived: dict[tuple[torch.device, int], Tensor] = {}
+
+
+def arrival_counters(device: torch.device) -> Tensor:
+    """How many parts of each tile have come: int32 [MAX_TILES], always left at zero, one for each stream.
+
+    Made at the first call, so that a captured graph neither makes nor clears it: run once before capturing.
+    """
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    if (device, stream) not in _arrived:
+        _arrived[device, stream] = torch.zeros(MAX_TILES, dtype=torch.int32, device=device)
+    return _arrived[device, stream]
 
 
 @triton.jit
-def accumulate(dots, v_ND, acc_MD, top_M, sum_M):
-    """One step of the online softmax, in powers of two: scores against keys, and their values.
+def accumulate(dots, scale_log2, v_ND, acc_MD, top_M, sum_M):
+    """One step of the online softmax, in powers of two: products with keys, and the keys' values.
 
-    `top_M` must be finite: a row that sees none of the keys so far must not subtract infinity from infinity.
+    `scale_log2` > 0 is applied here, where it costs nothing: it becomes one instruction with the subtraction.
+    `top_M`, the largest scaled product so far, must be finite: a row that sees none of the keys must not subtract
+    infinity from infinity.
     """
-    new_top = tl.maximum(top_M, tl.max(dots, 1))
-    weights = tl.exp2(dots - new_top[:, None])
+    new_top = tl.maximum(top_M, tl.max(dots, 1) * scale_log2)
+    weights = tl.exp2(dots * scale_log2 - new_top[:, None])
     shrink = tl.exp2(top_M - new_top)
-    acc_MD = tl.dot(weights.to(v_ND.dtype), v_ND, acc_MD * shrink[:, None])
+    acc_MD = tl.dot(weights.to(v_ND.dtype), v_ND, acc_MD * shrink[:, None], input_precision="ieee")
     return acc_MD, new_top, sum_M * shrink + tl.sum(weights, 1)
 
 
@@ -35,7 +54,10 @@ def is_last(parts_acc, parts_top, parts_sum, arrived, tile, part, num_parts, acc
     tl.store(parts_top + row, top_M)
     tl.store(parts_sum + row, sum_M)
     tl.debug_barrier()  # every thread has written its share before one of them reports it
-    return tl.atomic_add(arrived + tile, 1, sem="acq_rel") == num_parts - 1
+    last = tl.atomic_add(arrived + tile, 1, sem="acq_rel") == num_parts - 1
+    if last:
+        tl.store(arrived + tile, 0)  # for the next launch
+    return last
 
 
 @triton.jit
@@ -51,8 +73,11 @@ def merged(parts_acc, parts_top, parts_sum, tile, num_parts, M: tl.constexpr, D:
     sums_WM = tl.load(parts_sum + at, mask=there, other=0.0)
     sum_M = tl.sum(sums_WM * tl.exp2(tops_WM - top_M[None, :]), 0)
     acc_MD = tl.zeros([M, D], tl.float32)
-    for i in range(num_parts):
+    # Unrolled, so that all loads are on their way at once; a loop would pay the way to the L2 for each part.
+    for i in tl.static_range(PARTS):
         row = (tile * PARTS + i) * M + m
-        share = tl.exp2(tl.load(parts_top + row) - top_M)
-        acc_MD += tl.load(parts_acc + row[:, None] * D + d[None, :]) * share[:, None]
+        there = m * 0 + i < num_parts
+        share = tl.exp2(tl.load(parts_top + row, mask=there, other=-1.0e30) - top_M)
+        part_MD = tl.load(parts_acc + row[:, None] * D + d[None, :], mask=there[:, None], other=0.0)
+        acc_MD += part_MD * share[:, None]
     return acc_MD / tl.where(sum_M > 0, sum_M, 1.0)[:, None]

@@ -33,30 +33,46 @@ LISTS = dict.fromkeys(
 ) | {"edges": "*i64", "positions": "*i64", "num_items": "*i32"}
 PREFILL = {"QUERIES": 4, "S": 128}
 INDEX = {"R": 4, "HEADS": 4, "S": 128, "D": 128}
-GROUPED = {"EXPERTS": 128, "C": 6144, "WIDTH": 3072, "STEP": 64}
-MANY = {**GROUPED, "FEW": False, "TOGETHER": 4, "M": 128, "N": 64}
-FEW = {**GROUPED, "FEW": True, "TOGETHER": 1, "M": 16, "N": 64}
-EXPERTS: list[tuple[str, dict[str, Any], int]] = [
-    (f"{name}{form and f', {form}'}", {**sizes, "BITS": bits}, warps)
-    for name, sizes, warps in (("", MANY, 8), (" few", FEW, 4))
-    for form, bits in (("", 16), ("MXFP8", 8), ("MXFP4", 4))
+GROUPED = {"EXPERTS": 128, "C": 6144, "WIDTH": 3072}
+EXPERTS: list[tuple[str, int, int, int]] = [
+    # name, rows, bits, which of the two products
+    (f"{name}{size}{form}", rows, bits, which)
+    for which, name in enumerate(("gate and up", "down"))
+    for size, rows in (("", 32768), (" middle", 2048), (" few", 4))
+    for form, bits in (("", 16), (", MXFP8", 8), (", MXFP4", 4))
 ]
 BF16_WEIGHTS = dict.fromkeys(("w13", "w2", "w13_scale", "w2_scale", "hidden", "down"), "*bf16")
 BF16_WEIGHTS |= dict.fromkeys(("flat", "order", "starts"), "*i64")
 MX_WEIGHTS: dict[int, dict[str, str]] = {
     16: {},
-    8: {"w13": "*fp8e4nv", "w2": "*fp8e4nv", "w13_scale": "*u8", "w2_scale": "*u8"},
+    8: {"w13": "*fp8e4nv", "w2": "*fp8e4nv", "w13_scale": "*i32", "w2_scale": "*i32"},
     4: dict.fromkeys(("w13", "w2", "w13_scale", "w2_scale"), "*u8"),
 }
+
+
+def expert_cases() -> list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
+    """Both products, with the tiles that the kernel chooses."""
+    cases = []
+    for name, rows, bits, which in EXPERTS:
+        tile = moe.tile_sizes(rows, 128, bits)[which]
+        options = {key: tile[key] for key in ("num_warps", "num_stages")}
+        types = BF16_WEIGHTS | MX_WEIGHTS[bits] | {"x": "*bf16", "weights": "*fp32", "alpha": "fp32", "limit": "fp32"}
+        values = GROUPED | tile | {"FEW": rows <= moe.FEW_ROWS, "BITS": bits, "K": 4, "PTX": True}
+        values["SCALES"] = 4 if bits == 8 else 1
+        cases.append((f"moe_experts {name}", (moe._gate_up, moe._down)[which], types, values, options))
+    return cases
+
 
 CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
     # name, function, types of what is not an int32, compile-time values, options
     ("index_scores", scores._score_many, BATCH | {"q": "*bf16", "k": "*bf16", "scores": "*fp32"},
-     INDEX | {"QUERIES": 32}, {"num_warps": 8, "num_stages": 3, "maxnreg": 128}),
+     INDEX | {"QUERIES": 32, "TOGETHER": 16}, {"num_warps": 8, "num_stages": 3, "maxnreg": 128}),
     ("index_scores few", scores._score_few, BATCH | {"q": "*bf16", "k": "*bf16", "scores": "*fp32"},
-     INDEX | {"ROWS": 16}, {"num_warps": 4, "num_stages": 4}),
-    ("block_topk", topk._choose, {"scores": "*fp32", "positions": "*i64", "chosen": "*i32"},
-     {"TOP_K": 16, "GROUPS": 256, "DEPTH": 32}, {"num_warps": 1}),
+     INDEX | {"ROWS": 16}, {"num_warps": 4, "num_stages": 3}),
+    ("block_topk", topk._choose_one_by_one, {"scores": "*fp32", "positions": "*i64", "chosen": "*i32"},
+     {"TOP_K": 16, "SLOTS": 16, "GROUPS": 256, "DEPTH": 32, "LEVELS": 0}, {"num_warps": 1}),
+    ("block_topk few", topk._choose_by_comparison, {"scores": "*fp32", "positions": "*i64", "chosen": "*i32"},
+     {"TOP_K": 16, "SLOTS": 16, "GROUPS": 64, "DEPTH": 128, "LEVELS": 4}, {"num_warps": 4}),
     ("sparse_prefill unite", unions.unite,
      BATCH | LISTS | dict.fromkeys(("pages", "blocks", "choosers", "counts"), "*i32"),
      PREFILL | {"K": 16, "SLOTS": 16}, {"num_warps": 4}),
@@ -82,13 +98,7 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
        {"GROUP": 16, "HEADS": 16, "D": 128, "S": 128, "KEYS": 64, "MIN_STEPS": 4} | sizes,
        {"num_warps": warps, "num_stages": 3})
       for name, sizes, warps in (("", {"QUERIES": 8, "PARTS": 1}, 8), (" few", {"QUERIES": 1, "PARTS": 64}, 4))),
-    *((f"moe_experts gate and up{name}", moe._gate_up,
-       BF16_WEIGHTS | MX_WEIGHTS[sizes["BITS"]] | {"x": "*bf16", "alpha": "fp32", "limit": "fp32"},
-       {"K": 4} | sizes, {"num_warps": warps, "num_stages": 4}) for name, sizes, warps in EXPERTS),
-    *((f"moe_experts down{name}", moe._down,
-       BF16_WEIGHTS | MX_WEIGHTS[sizes["BITS"]] | {"weights": "*fp32"},
-       sizes | ({"N": 128} if warps == 8 else {}), {"num_warps": warps, "num_stages": 4})
-      for name, sizes, warps in EXPERTS),
+    *expert_cases(),
     ("moe_experts add up", moe._add_up, {"down": "*bf16", "out": "*bf16"}, {"K": 4, "N": 1024}, {"num_warps": 4}),
     ("norm_rope_insert", heads._norm_rope_insert,
      dict.fromkeys(("projected", "norms", "q_out", "index_q_out", "k_cache", "v_cache", "index_cache"), "*bf16")

@@ -1,8 +1,12 @@
 """Exact selection in Triton. Legend: G index heads (one a key head), N blocks, K chosen blocks.
 
 A row is read once and thinned to a few hundred groups: block n belongs to group n mod GROUPS, and each group keeps its
-best block. The best of all groups is chosen, only its group is read again for its next best, and so on K times: no row
-is sorted, and a chosen block costs two reductions.
+best block. No row is sorted. Then one of two ways:
+
+- Many rows: the best of all groups is chosen, only its group is read again for its next best, and so on K times. A
+  chosen block costs two reductions, one after the other; other rows hide that.
+- Few rows, where nothing hides it: comparing every group's best with every other's tells the K best groups at once, and
+  the K best blocks lie in them. The same step narrows these groups to quarters, and so on down to single blocks.
 """
 
 import torch
@@ -15,7 +19,12 @@ from m3_kernels.launch import check_same_device, on_device_of
 
 MAX_GROUPS = 256
 FEW_ROWS = 528
-"""With so few rows (four a multiprocessor) a row gets more groups and more warps, since latency is all that counts."""
+"""So few rows (four a multiprocessor) are chosen by comparison."""
+FEW_BLOCKS = 256
+"""So few blocks are compared faster than they are chosen one by one, however many rows there are."""
+COMPARED = 64
+"""Groups that are compared with each other."""
+FEW_WARPS = 4
 
 
 def block_topk(
@@ -32,10 +41,13 @@ def block_topk(
     if positions_T.shape != (T,):
         raise ValueError(f"{T} rows of scores need {T} positions, got {tuple(positions_T.shape)}")
     chosen_TGK = torch.empty(T, G, top_k, dtype=torch.int32, device=scores_TGN.device)
-    few = T * G <= FEW_ROWS
-    groups = min(8 * MAX_GROUPS if few else MAX_GROUPS, max(32, triton.next_power_of_2(N)))
+    slots = triton.next_power_of_2(top_k)
+    by_comparison = T * G <= FEW_ROWS or N <= FEW_BLOCKS
+    groups = min(COMPARED if by_comparison else MAX_GROUPS, max(32, triton.next_power_of_2(N)))
+    groups = max(groups, slots)
+    depth = triton.next_power_of_2(triton.cdiv(N, groups))
     with on_device_of(scores_TGN):
-        _choose[(T * G,)](
+        (_choose_by_comparison if by_comparison else _choose_one_by_one)[(T * G,)](
             scores_TGN,
             positions_T,
             chosen_TGK,
@@ -45,15 +57,17 @@ def block_topk(
             init_blocks,
             local_blocks,
             TOP_K=top_k,
+            SLOTS=slots,
             GROUPS=groups,
-            DEPTH=triton.next_power_of_2(triton.cdiv(N, groups)),
-            num_warps=4 if groups > MAX_GROUPS else 1,
+            DEPTH=depth,
+            LEVELS=depth.bit_length() // 2,
+            num_warps=FEW_WARPS if T * G <= FEW_ROWS else 1,
         )
     return chosen_TGK
 
 
 @triton.jit
-def _choose(
+def _choose_one_by_one(
     scores,
     positions,
     chosen,
@@ -63,8 +77,10 @@ def _choose(
     init_blocks,
     local_blocks,
     TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr,
     GROUPS: tl.constexpr,
     DEPTH: tl.constexpr,
+    LEVELS: tl.constexpr,
 ):
     """One program a row."""
     row = tl.program_id(0).to(tl.int64)
@@ -82,7 +98,7 @@ def _choose(
         block = tl.where(better, n, block)
     for i in range(TOP_K):
         top = tl.max(_sort_keys(best, block), 0)
-        n_top = 0x7FFFFFFF - (top & 0x7FFFFFFF).to(tl.int32)
+        n_top = _block_of(top)
         value = _value_of(top)
         tl.store(chosen + row * TOP_K + i, tl.where(value > float("-inf"), n_top, -1))
         # What the group holds behind the chosen block, in the same order.
@@ -92,7 +108,65 @@ def _choose(
         following = tl.max(_sort_keys(tl.where(behind, rank, float("-inf")), n), 0)
         taken = group == n_top % GROUPS
         best = tl.where(taken, _value_of(following), best)
-        block = tl.where(taken, 0x7FFFFFFF - (following & 0x7FFFFFFF).to(tl.int32), block)
+        block = tl.where(taken, _block_of(following), block)
+
+
+@triton.jit
+def _choose_by_comparison(
+    scores,
+    positions,
+    chosen,
+    G,
+    N,
+    block_size,
+    init_blocks,
+    local_blocks,
+    TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """One program a row."""
+    row = tl.program_id(0).to(tl.int64)
+    own = (tl.load(positions + row // G) // block_size).to(tl.int32)
+    num_visible = tl.minimum(own + 1, N)
+    scores += row * N
+    n = tl.arange(0, DEPTH)[:, None] * GROUPS + tl.arange(0, GROUPS)[None, :]
+    rank = _ranks(scores, n, num_visible, own, init_blocks, local_blocks)
+    keys = tl.max(_sort_keys(rank, n), 0)
+    for level in tl.static_range(LEVELS):
+        keys = _narrowed(keys, scores, num_visible, own, init_blocks, local_blocks, SLOTS, GROUPS, DEPTH >> (2 * level))
+    place = _num_larger(keys)
+    found = tl.where(_value_of(keys) > float("-inf"), _block_of(keys), -1)
+    tl.store(chosen + row * TOP_K + place, found, mask=place < TOP_K)
+
+
+@triton.jit
+def _narrowed(
+    keys, scores, num_visible, own, init_blocks, local_blocks, SLOTS: tl.constexpr, GROUPS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Each key stands for the best of WIDTH blocks of a group; the best SLOTS of them, cut into at most four parts."""
+    PARTS: tl.constexpr = min(4, WIDTH)
+    best = _block_of(_largest(keys, SLOTS))
+    first = best // GROUPS // WIDTH * WIDTH
+    n = (first[:, None] + tl.arange(0, WIDTH)[None, :]) * GROUPS + (best % GROUPS)[:, None]
+    rank = _ranks(scores, n, num_visible, own, init_blocks, local_blocks)
+    return tl.max(_sort_keys(rank, n).reshape(SLOTS * PARTS, WIDTH // PARTS), 1)
+
+
+@triton.jit
+def _num_larger(keys):
+    """How many of the keys, all different, are larger than each."""
+    return tl.sum((keys[None, :] > keys[:, None]).to(tl.int32), 1)
+
+
+@triton.jit
+def _largest(keys, COUNT: tl.constexpr):
+    """The COUNT largest keys, which are all different, the largest first."""
+    mine = _num_larger(keys)[:, None] == tl.arange(0, COUNT)[None, :]
+    return tl.sum(tl.where(mine, keys[:, None], 0), 0)
 
 
 @triton.jit
@@ -118,3 +192,9 @@ def _value_of(key):
     """The rank that a sort key was made of."""
     ordered = (key >> 32).to(tl.int32)
     return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _block_of(key):
+    """The block number that a sort key was made of."""
+    return 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)

@@ -13,7 +13,7 @@ from torch import Tensor
 from m3_kernels.batch import AttentionBatch
 from m3_kernels.dense_attention.library import MIN_QUERIES, attend_sequence
 from m3_kernels.launch import check_attention, on_device_of
-from m3_kernels.softmax import accumulate, is_last, merged
+from m3_kernels.softmax import accumulate, arrival_counters, is_last, merged
 
 TILE_ROWS = 128
 """Queries times heads of a tile where there are many queries."""
@@ -54,7 +54,6 @@ def attend(q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, batch: AttentionBatch,
     parts = min(MAX_PARTS, triton.next_power_of_2(triton.cdiv(PROGRAMS, tiles * G * B)))
     parts_acc = torch.empty(B * tiles * G if parts > 1 else 0, parts, rows, D, dtype=torch.float32, device=q_THD.device)
     parts_top, parts_sum = torch.empty(2, *parts_acc.shape[:3], dtype=torch.float32, device=q_THD.device)
-    arrived = torch.zeros(B * tiles * G, dtype=torch.int32, device=q_THD.device)
     with on_device_of(q_THD):
         _attend[(tiles * parts, G, B)](
             q_THD,
@@ -64,7 +63,7 @@ def attend(q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, batch: AttentionBatch,
             parts_acc,
             parts_top,
             parts_sum,
-            arrived,
+            arrival_counters(q_THD.device),
             batch.query_starts,
             batch.lengths_B,
             batch.page_table_BN,
@@ -162,16 +161,16 @@ def _attend(
         offset = (i % STEPS) * KEYS
         k_ND = tl.load(k_tile + page * k_stride_p + offset * k_stride_s)
         v_ND = tl.load(v_tile + page * v_stride_p + offset * v_stride_s)
-        dots = tl.dot(q_MD, tl.trans(k_ND)) * scale_log2
-        acc_MD, top_M, sum_M = accumulate(dots, v_ND, acc_MD, top_M, sum_M)
+        dots = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee")
+        acc_MD, top_M, sum_M = accumulate(dots, scale_log2, v_ND, acc_MD, top_M, sum_M)
     for i in range(tl.maximum(begin, num_whole), end):
         page = tl.load(page_table + i // STEPS).to(tl.int64)
         offset = (i % STEPS) * KEYS
         k_ND = tl.load(k_tile + page * k_stride_p + offset * k_stride_s)
         v_ND = tl.load(v_tile + page * v_stride_p + offset * v_stride_s)
-        dots = tl.dot(q_MD, tl.trans(k_ND)) * scale_log2
+        dots = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee")
         seen = (i * KEYS + key)[None, :] <= (position + query)[:, None]
-        acc_MD, top_M, sum_M = accumulate(tl.where(seen, dots, float("-inf")), v_ND, acc_MD, top_M, sum_M)
+        acc_MD, top_M, sum_M = accumulate(tl.where(seen, dots, float("-inf")), scale_log2, v_ND, acc_MD, top_M, sum_M)
 
     if PARTS == 1:
         result = acc_MD / sum_M[:, None]

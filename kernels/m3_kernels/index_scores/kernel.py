@@ -16,7 +16,9 @@ TILE_ROWS = 128
 """Queries times heads of a prefill tile: enough to be bound by arithmetic and not by L2."""
 MIN_TILES = 264
 """Two programs a multiprocessor; with fewer tiles the blocks are split among several programs."""
-DECODE_PROGRAMS = 528
+STORED_TOGETHER = 16
+"""Blocks whose scores are kept in registers until they are stored side by side."""
+DECODE_PROGRAMS = 396
 
 
 def index_scores(index_q_TRD: Tensor, index_k_PSD: Tensor, batch: AttentionBatch) -> Tensor:
@@ -49,13 +51,13 @@ def index_scores(index_q_TRD: Tensor, index_k_PSD: Tensor, batch: AttentionBatch
         if batch.max_queries <= DECODE_QUERIES:
             rows = triton.next_power_of_2(max(16, batch.max_queries * shape["HEADS"]))
             programs = min(N, max(1, DECODE_PROGRAMS // B))
-            _score_few[(programs, B)](*arguments, **shape, ROWS=rows, num_warps=4, num_stages=4)
+            _score_few[(programs, B)](*arguments, **shape, ROWS=rows, num_warps=4, num_stages=3)
         else:
             queries = max(1, TILE_ROWS // shape["HEADS"])
             tiles = triton.cdiv(batch.max_queries, queries)
             splits = min(N, triton.cdiv(MIN_TILES, tiles * B))
             _score_many[(tiles, splits, B)](
-                *arguments, **shape, QUERIES=queries, num_warps=8, num_stages=3, maxnreg=128
+                *arguments, **shape, QUERIES=queries, TOGETHER=STORED_TOGETHER, num_warps=8, num_stages=3, maxnreg=128
             )
     return scores_TRN
 
@@ -77,6 +79,7 @@ def _score_many(
     S: tl.constexpr,
     D: tl.constexpr,
     QUERIES: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):
     """One program: QUERIES neighbouring queries with all their heads, against its share of the blocks."""
     b = tl.program_id(2)
@@ -101,11 +104,19 @@ def _score_many(
     # Blocks that every query of the tile sees whole.
     num_whole = (position + 1) // S
     split, num_splits = tl.program_id(1), tl.num_programs(1)
-    share = tl.cdiv(num_whole, num_splits)
-    for n in range(split * share, tl.minimum((split + 1) * share, num_whole)):
+    share = tl.cdiv(tl.cdiv(num_whole, num_splits), TOGETHER) * TOGETHER
+    end = tl.minimum((split + 1) * share, num_whole)
+    column = tl.arange(0, TOGETHER)
+    scores_MX = tl.full([QUERIES * HEADS, TOGETHER], float("-inf"), tl.float32)
+    for n in range(split * share, end):
         page = tl.load(page_table + n).to(tl.int64)
         k_SD = tl.load(k + page * k_stride_p + k_tile)
-        tl.store(out + n, tl.max(tl.dot(q_MD, tl.trans(k_SD)), 1), mask=valid)
+        score_M = tl.max(tl.dot(q_MD, tl.trans(k_SD), input_precision="ieee"), 1)
+        scores_MX = tl.where((column == n % TOGETHER)[None, :], score_M[:, None], scores_MX)
+        if n % TOGETHER == TOGETHER - 1:
+            tl.store(out[:, None] + (n + 1 - TOGETHER + column)[None, :], scores_MX, mask=valid[:, None])
+    rest = tl.maximum(end, split * share) // TOGETHER * TOGETHER + column
+    tl.store(out[:, None] + rest[None, :], scores_MX, mask=valid[:, None] & (rest < end)[None, :])
     if split != num_splits - 1:
         return
     # The blocks that hold the queries themselves, then those that nobody sees.
@@ -114,7 +125,7 @@ def _score_many(
     for n in range(num_whole, num_seen):
         page = tl.load(page_table + n).to(tl.int64)
         k_SD = tl.load(k + page * k_stride_p + k_tile)
-        dots = tl.dot(q_MD, tl.trans(k_SD))
+        dots = tl.dot(q_MD, tl.trans(k_SD), input_precision="ieee")
         seen = (n * S + key)[None, :] <= (position + query)[:, None]
         tl.store(out + n, tl.max(tl.where(seen, dots, float("-inf")), 1), mask=valid)
     for n in range(num_seen, N):
@@ -163,7 +174,7 @@ def _score_few(
     for n in range(tl.program_id(0), tl.cdiv(length, S), tl.num_programs(0)):
         page = tl.load(page_table + n).to(tl.int64)
         k_SD = tl.load(k + page * k_stride_p + k_tile)
-        dots = tl.dot(k_SD, q_DM)
+        dots = tl.dot(k_SD, q_DM, input_precision="ieee")
         seen = (n * S + key)[:, None] <= (position + query)[None, :]
         tl.store(out + n, tl.max(tl.where(seen, dots, float("-inf")), 0), mask=valid)
     for n in range(tl.cdiv(length, S) + tl.program_id(0), N, tl.num_programs(0)):

@@ -8,18 +8,39 @@ Weights are the left operand of each product and tokens the right one: a single 
 matrix work and not 64 rows, and weights that are dequantised go from registers into the product.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from m3_kernels.launch import check_same_device, on_device_of
+from m3_kernels.moe_experts.dequantise import weights_of
 from m3_kernels.moe_experts.reference import check_scales, inputs_per_element
 
 FEW_ROWS = 64
 """With so few rows nearly every row has an expert of its own: they are not sorted, and a tile is one row."""
-TILES_TOGETHER = 4
-"""Tiles of rows that go through the same columns one after the other, while the weights are in L2."""
+
+
+def tile_sizes(rows: int, num_experts: int, bits: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How the two products are cut, by the number of rows: M rows by N columns in steps of STEP inputs.
+
+    TOGETHER tiles of rows go through the same columns one after the other, while the weights are in L2. An expert's
+    last tile often holds only a few rows; with at most SMALL it is a tile of that size.
+    """
+    if rows <= FEW_ROWS:
+        step = 128 if bits == 8 else 64
+        both = {"M": 16, "SMALL": 16, "N": 64, "STEP": step, "TOGETHER": 1, "num_warps": 4}
+        both["num_stages"] = 3 if bits == 8 else 4
+        return both, both
+    if rows < 128 * num_experts:
+        step = 128 if bits == 8 else 64
+        both = {"M": 64, "SMALL": 16, "N": 64, "STEP": step, "TOGETHER": 4, "num_warps": 4}
+        both["num_stages"] = 3 if bits == 8 else 4
+        return both, both
+    up = {"M": 128, "SMALL": 32, "N": 128, "STEP": 64, "TOGETHER": 2, "num_warps": 8, "num_stages": 4}
+    return up, {**up, "N": 256 if bits == 16 else 128}
 
 
 def moe_experts(
@@ -53,7 +74,9 @@ def moe_experts(
     rows = T * K
     few = rows <= FEW_ROWS
     flat = expert_ids_TK.reshape(rows)
-    tile_rows = 16 if few else (128 if rows >= 128 * E else 64)
+    bits = 16 if scales is None else 8 // per_element
+    up_tile, down_tile = tile_sizes(rows, E, bits)
+    tile_rows = up_tile["M"]
     if few:
         order = starts = flat  # neither is read
         num_tiles = rows
@@ -64,13 +87,20 @@ def moe_experts(
         num_tiles = triton.cdiv(rows, tile_rows) + min(E, rows)
     hidden = torch.empty(rows, width, dtype=x_TC.dtype, device=x_TC.device)
     down = torch.empty(rows, C, dtype=x_TC.dtype, device=x_TC.device)
-    grouping = {"FEW": few, "EXPERTS": triton.next_power_of_2(E), "TOGETHER": 1 if few else TILES_TOGETHER}
-    tile = {"M": tile_rows, "N": 64, "STEP": 64, "num_warps": 8 if tile_rows == 128 else 4, "num_stages": 4}
+    together = bits == 8 and C % 128 == 0 and width % 128 == 0
+    if scales is not None and together:  # four neighbouring scales as one number
+        scales = scales[0].view(torch.int32), scales[1].view(torch.int32)
+    grouping = {
+        "FEW": few,
+        "EXPERTS": triton.next_power_of_2(E),
+        "BITS": bits,
+        "SCALES": 4 if together else 1,
+        "PTX": x_TC.dtype == torch.bfloat16 and x_TC.is_cuda,
+    }
     w13_scale, w2_scale = (w13_EXC, w2_ECI) if scales is None else scales  # not read where there are none
-    grouping["BITS"] = 16 if scales is None else 8 // per_element
     weights = weights_TK.reshape(rows).float()
     with on_device_of(x_TC):
-        _gate_up[(num_tiles * triton.cdiv(width, tile["N"]),)](
+        _gate_up[(num_tiles * triton.cdiv(width, up_tile["N"]),)](
             x_TC,
             w13_EXC,
             w13_scale,
@@ -87,10 +117,9 @@ def moe_experts(
             C=C,
             WIDTH=width,
             **grouping,
-            **tile,
+            **up_tile,
         )
-        tile |= {"N": 128 if tile_rows == 128 else 64}
-        _down[(num_tiles * triton.cdiv(C, tile["N"]),)](
+        _down[(num_tiles * triton.cdiv(C, down_tile["N"]),)](
             hidden,
             w2_ECI,
             w2_scale,
@@ -104,7 +133,7 @@ def moe_experts(
             C=C,
             WIDTH=width,
             **grouping,
-            **tile,
+            **down_tile,
         )
         _add_up[(T, triton.cdiv(C, 1024))](down, out_TC, C, K=K, N=1024, num_warps=4)
     return out_TC
@@ -112,9 +141,7 @@ def moe_experts(
 
 @triton.jit
 def _tile(
-    pid,
     flat,
-    order,
     starts,
     num_tiles,
     num_columns,
@@ -124,14 +151,17 @@ def _tile(
     EXPERTS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
-    """Which rows a program works on: (expert, rows, which of them are valid, column tile). Expert -1: none."""
+    """What a program works on: (expert, its first row, how many rows, column tile). Expert -1: nothing.
+
+    Rows are counted in the order of experts; where they are FEW, in their own order.
+    """
+    pid = tl.program_id(0)
     together = pid // (TOGETHER * num_columns) * TOGETHER
     height = tl.minimum(num_tiles - together, TOGETHER)
     inside = pid % (TOGETHER * num_columns)
     tile, column = together + inside % height, inside // height
-    i = tl.arange(0, M)
     if FEW:
-        return tl.load(flat + tile), tile + i, i < 1, column
+        return tl.load(flat + tile), tile, 1, column
     expert = tl.arange(0, EXPERTS)
     start = tl.load(starts + expert, mask=expert < E, other=0).to(tl.int32)
     end = tl.load(starts + expert + 1, mask=expert < E, other=0).to(tl.int32)
@@ -141,9 +171,16 @@ def _tile(
     mine = expert == e
     first = tl.sum(tl.where(mine, start + (tile - (tiles_until - tiles_of)) * M, 0), 0)
     last = tl.sum(tl.where(mine, end, 0), 0)
-    valid = first + i < last
-    rows = tl.load(order + first + i, mask=valid, other=0).to(tl.int32)
-    return tl.where(e < E, e, -1).to(tl.int64), rows, valid, column
+    return tl.where(e < E, e, -1).to(tl.int64), first, tl.minimum(last - first, M), column
+
+
+@triton.jit
+def _rows(order, first, count, FEW: tl.constexpr, M: tl.constexpr):
+    """(the tile's rows, which of them there are)."""
+    i = tl.arange(0, M)
+    if FEW:
+        return first + i, i < count
+    return tl.load(order + first + i, mask=i < count, other=0).to(tl.int32), i < count
 
 
 @triton.jit
@@ -167,17 +204,37 @@ def _gate_up(
     EXPERTS: tl.constexpr,
     TOGETHER: tl.constexpr,
     BITS: tl.constexpr,
+    SCALES: tl.constexpr,
+    PTX: tl.constexpr,
     M: tl.constexpr,
+    SMALL: tl.constexpr,
     N: tl.constexpr,
     STEP: tl.constexpr,
 ):
     """hidden[row] = activation of the row's token by its expert's gate and up matrices."""
     columns: tl.constexpr = (WIDTH + N - 1) // N
-    e, rows, valid, column = _tile(
-        tl.program_id(0), flat, order, starts, num_tiles, columns, E, M, FEW, EXPERTS, TOGETHER
-    )
+    e, first, count, column = _tile(flat, starts, num_tiles, columns, E, M, FEW, EXPERTS, TOGETHER)
     if e < 0:
         return
+    if SMALL < M and count <= SMALL:
+        _gate_up_tile(
+            x, w13, w13_scale, hidden, order, x_stride_t, alpha, limit, e, first, count, column,
+            K, C, WIDTH, FEW, BITS, SCALES, PTX, SMALL, N, STEP,
+        )  # fmt: skip
+    else:
+        _gate_up_tile(
+            x, w13, w13_scale, hidden, order, x_stride_t, alpha, limit, e, first, count, column,
+            K, C, WIDTH, FEW, BITS, SCALES, PTX, M, N, STEP,
+        )  # fmt: skip
+
+
+@triton.jit
+def _gate_up_tile(
+    x, w13, w13_scale, hidden, order, x_stride_t, alpha, limit, e, first, count, column,
+    K: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr, BITS: tl.constexpr,
+    SCALES: tl.constexpr, PTX: tl.constexpr, M: tl.constexpr, N: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    rows, valid = _rows(order, first, count, FEW, M)
     n, c = column * N + tl.arange(0, N), tl.arange(0, STEP)
     x_tile = x + (rows // K).to(tl.int64)[:, None] * x_stride_t + c[None, :]
     gate_row, up_row = e * 2 * WIDTH + n, e * 2 * WIDTH + WIDTH + n
@@ -185,10 +242,10 @@ def _gate_up(
     up_NM = tl.zeros([N, M], tl.float32)
     for at in range(0, C, STEP):
         x_MC = tl.load(x_tile + at, mask=valid[:, None] & (at + c < C)[None, :], other=0.0)
-        gate_NC = _weights(w13, w13_scale, gate_row, n < WIDTH, at, x_MC.dtype, C, STEP, BITS)
-        up_NC = _weights(w13, w13_scale, up_row, n < WIDTH, at, x_MC.dtype, C, STEP, BITS)
-        gate_NM = tl.dot(gate_NC, tl.trans(x_MC), gate_NM)
-        up_NM = tl.dot(up_NC, tl.trans(x_MC), up_NM)
+        gate_NC = weights_of(w13, w13_scale, gate_row, n < WIDTH, at, x_MC.dtype, C, STEP, BITS, SCALES, PTX)
+        up_NC = weights_of(w13, w13_scale, up_row, n < WIDTH, at, x_MC.dtype, C, STEP, BITS, SCALES, PTX)
+        gate_NM = tl.dot(gate_NC, tl.trans(x_MC), gate_NM, input_precision="ieee")
+        up_NM = tl.dot(up_NC, tl.trans(x_MC), up_NM, input_precision="ieee")
     gate_NM = tl.minimum(gate_NM, limit)
     up_NM = tl.minimum(tl.maximum(up_NM, -limit), limit)
     result_NM = (gate_NM * tl.sigmoid(alpha * gate_NM) * (up_NM + 1)).to(hidden.dtype.element_ty)
@@ -214,67 +271,48 @@ def _down(
     EXPERTS: tl.constexpr,
     TOGETHER: tl.constexpr,
     BITS: tl.constexpr,
+    SCALES: tl.constexpr,
+    PTX: tl.constexpr,
     M: tl.constexpr,
+    SMALL: tl.constexpr,
     N: tl.constexpr,
     STEP: tl.constexpr,
 ):
     """down[row] = hidden[row] through the expert's last matrix, times the weight of the row."""
     columns: tl.constexpr = (C + N - 1) // N
-    e, rows, valid, column = _tile(
-        tl.program_id(0), flat, order, starts, num_tiles, columns, E, M, FEW, EXPERTS, TOGETHER
-    )
+    e, first, count, column = _tile(flat, starts, num_tiles, columns, E, M, FEW, EXPERTS, TOGETHER)
     if e < 0:
         return
+    if SMALL < M and count <= SMALL:
+        _down_tile(
+            hidden, w2, w2_scale, down, order, weights, e, first, count, column,
+            C, WIDTH, FEW, BITS, SCALES, PTX, SMALL, N, STEP,
+        )  # fmt: skip
+    else:
+        _down_tile(
+            hidden, w2, w2_scale, down, order, weights, e, first, count, column,
+            C, WIDTH, FEW, BITS, SCALES, PTX, M, N, STEP,
+        )  # fmt: skip
+
+
+@triton.jit
+def _down_tile(
+    hidden, w2, w2_scale, down, order, weights, e, first, count, column,
+    C: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr, BITS: tl.constexpr,
+    SCALES: tl.constexpr, PTX: tl.constexpr, M: tl.constexpr, N: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    rows, valid = _rows(order, first, count, FEW, M)
     n, i = column * N + tl.arange(0, N), tl.arange(0, STEP)
     hidden_tile = hidden + rows.to(tl.int64)[:, None] * WIDTH + i[None, :]
     w_row = e * C + n
     acc_NM = tl.zeros([N, M], tl.float32)
     for at in range(0, WIDTH, STEP):
         h_MI = tl.load(hidden_tile + at, mask=valid[:, None] & (at + i < WIDTH)[None, :], other=0.0)
-        w_NI = _weights(w2, w2_scale, w_row, n < C, at, h_MI.dtype, WIDTH, STEP, BITS)
-        acc_NM = tl.dot(w_NI, tl.trans(h_MI), acc_NM)
+        w_NI = weights_of(w2, w2_scale, w_row, n < C, at, h_MI.dtype, WIDTH, STEP, BITS, SCALES, PTX)
+        acc_NM = tl.dot(w_NI, tl.trans(h_MI), acc_NM, input_precision="ieee")
     acc_NM *= tl.load(weights + rows, mask=valid, other=0.0)[None, :]
     at = rows.to(tl.int64)[:, None] * C + n[None, :]
     tl.store(down + at, tl.trans(acc_NM.to(down.dtype.element_ty)), mask=valid[:, None] & (n < C)[None, :])
-
-
-@triton.jit
-def _weights(
-    w, scale, row, inside, at, dtype: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, BITS: tl.constexpr
-):
-    """Columns at..at+STEP of some rows of a matrix of WIDTH columns, in `dtype`; MX formats multiply out exactly.
-
-    BITS says how the matrix is stored: 16 for a plain one of any dtype, 8 for MXFP8, 4 for MXFP4.
-    """
-    PER_ELEMENT: tl.constexpr = 2 if BITS == 4 else 1
-    column = at // PER_ELEMENT + tl.arange(0, STEP // PER_ELEMENT)
-    mask = inside[:, None] & (column < WIDTH // PER_ELEMENT)[None, :]
-    nothing = 0 if BITS == 4 else 0.0
-    w_NC = tl.load(w + row[:, None] * (WIDTH // PER_ELEMENT) + column[None, :], mask=mask, other=nothing)
-    if BITS == 16:
-        return w_NC
-    if BITS == 4:
-        both = w_NC.to(tl.int32)
-        values_NC = tl.join(_e2m1(both & 15), _e2m1(both >> 4)).reshape(row.shape[0], STEP)
-    else:
-        values_NC = w_NC.to(tl.float32)
-    group = at // 32 + tl.arange(0, STEP // 32)
-    mask = inside[:, None] & (group < WIDTH // 32)[None, :]
-    power = tl.load(scale + row[:, None] * (WIDTH // 32) + group[None, :], mask=mask, other=0).to(tl.int32)
-    # 2 ** (power - 127) by its bits; the power 0 is a subnormal number.
-    factor = tl.where(power == 0, 1 << 22, power << 23).to(tl.float32, bitcast=True)
-    factor = tl.broadcast_to(factor[:, :, None], [row.shape[0], STEP // 32, 32]).reshape(row.shape[0], STEP)
-    return (values_NC * factor).to(dtype)
-
-
-@triton.jit
-def _e2m1(bits):
-    """The float32 number of four bits: sign, two bits of exponent with bias 1, one of mantissa."""
-    magnitude = bits & 7
-    # Exponent and mantissa in their float32 places, the bias raised from 1 to 127; zero and a half have no exponent.
-    normal = ((magnitude << 22) + (126 << 23)).to(tl.float32, bitcast=True)
-    value = tl.where(magnitude < 2, magnitude.to(tl.float32) * 0.5, normal)
-    return tl.where(bits > 7, -value, value)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from m3_kernels.batch import DECODE_QUERIES, AttentionBatch
 from m3_kernels.launch import check_attention, on_device_of
-from m3_kernels.softmax import accumulate, is_last, merged
+from m3_kernels.softmax import accumulate, arrival_counters, is_last, merged
 
 PROGRAMS = 132
 """Parts are made until there are about so many programs: one a multiprocessor."""
@@ -40,7 +40,6 @@ def sparse_decode(
     parts = min(MAX_PARTS, 1 << (steps.bit_length() - 1), triton.next_power_of_2(triton.cdiv(PROGRAMS, rows)))
     parts_acc = torch.empty(rows, parts, heads, D, dtype=torch.float32, device=q_THD.device)
     parts_top = torch.empty(2, rows, parts, heads, dtype=torch.float32, device=q_THD.device)
-    arrived = torch.zeros(rows, dtype=torch.int32, device=q_THD.device)
     with on_device_of(q_THD):
         _attend_few[(parts, batch.max_queries * G, B)](
             q_THD,
@@ -51,7 +50,7 @@ def sparse_decode(
             parts_acc,
             parts_top[0],
             parts_top[1],
-            arrived,
+            arrival_counters(q_THD.device),
             batch.query_starts,
             batch.lengths_B,
             batch.page_table_BN,
@@ -136,8 +135,8 @@ def _attend_few(
         page = tl.load(page_table + tl.maximum(n, 0)).to(tl.int64)
         k_ND = tl.load(k_tile + page * k_stride_p + offset * k_stride_s, mask=seen[:, None], other=0.0)
         v_ND = tl.load(v_tile + page * v_stride_p + offset * v_stride_s, mask=seen[:, None], other=0.0)
-        dots = tl.where(seen[None, :], tl.dot(q_HD, tl.trans(k_ND)) * scale_log2, float("-inf"))
-        acc_HD, top_H, sum_H = accumulate(dots, v_ND, acc_HD, top_H, sum_H)
+        dots = tl.where(seen[None, :], tl.dot(q_HD, tl.trans(k_ND), input_precision="ieee"), float("-inf"))
+        acc_HD, top_H, sum_H = accumulate(dots, scale_log2, v_ND, acc_HD, top_H, sum_H)
 
     row = (b * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
     if PARTS == 1:

@@ -99,9 +99,9 @@ def attend_items(
         for offset in range(0, S, KEYS):
             k_ND = tl.load(k_tile + offset * k_stride_s)
             v_ND = tl.load(v_tile + offset * v_stride_s)
-            dots = tl.dot(q_MD, tl.trans(k_ND)) * scale_log2
+            dots = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee")
             dots = tl.where((offset + key)[None, :] <= last_seen[:, None], dots, float("-inf"))
-            acc_MD, top_M, sum_M = accumulate(dots, v_ND, acc_MD, top_M, sum_M)
+            acc_MD, top_M, sum_M = accumulate(dots, scale_log2, v_ND, acc_MD, top_M, sum_M)
         place = edge * GROUP + head
         result = (acc_MD / sum_M[:, None]).to(parts.dtype.element_ty)
         tl.store(parts + place[:, None] * D + d[None, :], result, mask=valid[:, None])

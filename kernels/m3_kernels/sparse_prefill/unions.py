@@ -147,8 +147,8 @@ def attend_unions(
         offset = (i % STEPS) * KEYS
         k_ND = tl.load(k_tile + page * k_stride_p + offset * k_stride_s)
         v_ND = tl.load(v_tile + page * v_stride_p + offset * v_stride_s)
-        dots = tl.dot(q_MD, tl.trans(k_ND)) * scale_log2
-        acc_MD, top_M, sum_M = accumulate(dots, v_ND, acc_MD, top_M, sum_M)
+        dots = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee")
+        acc_MD, top_M, sum_M = accumulate(dots, scale_log2, v_ND, acc_MD, top_M, sum_M)
     for i in range(num_whole * STEPS, num_all * STEPS):
         page = tl.load(pages + i // STEPS).to(tl.int64)
         n = tl.load(blocks + i // STEPS)
@@ -156,10 +156,10 @@ def attend_unions(
         offset = (i % STEPS) * KEYS
         k_ND = tl.load(k_tile + page * k_stride_p + offset * k_stride_s)
         v_ND = tl.load(v_tile + page * v_stride_p + offset * v_stride_s)
-        dots = tl.dot(q_MD, tl.trans(k_ND)) * scale_log2
+        dots = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee")
         chose = ((bits >> query) & 1) == 1
         seen = chose[:, None] & ((n * S + offset + key)[None, :] <= (position + query)[:, None])
-        acc_MD, top_M, sum_M = accumulate(tl.where(seen, dots, float("-inf")), v_ND, acc_MD, top_M, sum_M)
+        acc_MD, top_M, sum_M = accumulate(tl.where(seen, dots, float("-inf")), scale_log2, v_ND, acc_MD, top_M, sum_M)
 
     result = acc_MD / tl.where(sum_M > 0, sum_M, 1.0)[:, None]  # rows of padding chose nothing
     out_row = out + t * out_stride_t + (g * GROUP + head) * D
