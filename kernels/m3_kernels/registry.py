@@ -1,15 +1,16 @@
 """One dispatch point: every operation knows its reference and, by name, its kernel.
 
-A kernel's module is imported at the first call on a CUDA tensor, so the package works where Triton is not installed.
+A kernel's module is imported at the first call on a CUDA tensor, and where Triton is not installed references run.
 `M3_KERNELS=reference` in the environment forces the reference everywhere.
 """
 
 import importlib
+import importlib.util
 import os
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Generic, ParamSpec, TypeVar, cast
 
 from torch import Tensor
@@ -48,9 +49,15 @@ class Op(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         first = args[0]
-        if self.kernel and isinstance(first, Tensor) and first.is_cuda and not reference_forced():
+        if self.kernel and isinstance(first, Tensor) and first.is_cuda and triton_is_there() and not reference_forced():
             return self.loaded_kernel(*args, **kwargs)
         return self.reference(*args, **kwargs)
+
+
+@cache
+def triton_is_there() -> bool:
+    """Whether kernels can be compiled here at all."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def reference_forced() -> bool:

@@ -3,4 +3,6 @@
 from m3_kernels.index_scores import reference
 from m3_kernels.registry import Op, register
 
-index_scores = register(Op(name="index_scores", reference=reference.index_scores))
+index_scores = register(
+    Op(name="index_scores", reference=reference.index_scores, kernel="m3_kernels.index_scores.kernel:index_scores")
+)

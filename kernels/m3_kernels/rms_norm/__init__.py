@@ -3,4 +3,4 @@
 from m3_kernels.registry import Op, register
 from m3_kernels.rms_norm import reference
 
-rms_norm = register(Op(name="rms_norm", reference=reference.rms_norm))
+rms_norm = register(Op(name="rms_norm", reference=reference.rms_norm, kernel="m3_kernels.rms_norm.kernel:rms_norm"))

@@ -1,0 +1,52 @@
+"""The same weights give the same text on a GPU, through the kernels, as on a CPU, through their references."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from m3_model import attention, names
+from m3_model.cache import KVCache
+from m3_model.decoder import Decoder
+from m3_model.inputs import ModelInputs
+from m3_model.loading import load_decoder
+from m3_model.tokenizer import Tokenizer
+
+FOLDER = Path(names.__file__).parent / "nano"
+SHORT = "def total(prices):\n    result = 1\n    for price in prices:\n        result +="
+PAST_THE_LIMIT = inspect.getsource(attention) * 3
+"""More tokens than all chosen blocks hold, so that blocks are really chosen."""
+CHUNK = 512
+
+
+def greedy(decoder: Decoder, ids: Sequence[int], count: int, device: str) -> tuple[list[int], torch.Tensor]:
+    """(the most likely next tokens, all logits they were read from), the prompt in chunks and then token by token."""
+    size = decoder.config.block_size
+    pages = list(range(-(-(len(ids) + count) // size)))[::-1]
+    cache = KVCache.zeros(decoder.config, len(pages), device=device)
+    found: list[int] = []
+    rows = []
+    chunks = [list(ids[i : i + CHUNK]) for i in range(0, len(ids), CHUNK)]
+    start = 0
+    while len(found) < count:
+        new = chunks.pop(0) if chunks else [found[-1]]
+        logits = decoder(ModelInputs.build([new], [start], [pages], page_size=size, device=device), cache)[-1]
+        start += len(new)
+        if not chunks:
+            found.append(int(logits.argmax()))
+            rows.append(logits.float().cpu())
+    return found, torch.stack(rows)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("text", [SHORT, PAST_THE_LIMIT], ids=["short", "past the limit"])
+def test_nano_says_the_same_on_a_gpu(text: str) -> None:
+    ids = Tokenizer.from_folder(FOLDER).encode(text, special=False)[:3000]
+    expected, logits = greedy(load_decoder(FOLDER), ids, 48, "cpu")
+    got, on_gpu = greedy(load_decoder(FOLDER, device="cuda"), ids, 48, "cuda")
+    assert got == expected
+    torch.testing.assert_close(on_gpu, logits, atol=1e-3, rtol=1e-3)
