@@ -43,10 +43,9 @@ class Engine:
                 f"{config.num_pages} and the cache {cache.num_pages}: give more pages or a smaller context"
             )
         self.config = config
-        self.pool = PagePool(config.num_pages)
+        self.pool = PagePool(cache, config.num_pages)
         self.prefix_cache = PrefixCache(self.pool) if config.prefix_cache else None
         self.runner = Runner(decoder, cache)
-        self._cache = cache
         self._scheduler = Scheduler(config, self.pool, self.prefix_cache)
         self._sequences: dict[int, Sequence] = {}
         self._mailboxes: dict[int, deque[Output]] = {}
@@ -59,7 +58,7 @@ class Engine:
     def add(self, request: Request) -> int:
         """Queue a request and return its id. Raises PromptTooLong, or ValueError for an empty prompt or unknown ids."""
         self._check(request)
-        sequence = Sequence(next(self._ids), request, PageTable(self.pool, self._cache))
+        sequence = Sequence(next(self._ids), request, PageTable(self.pool))
         # What the grammar forces right away is read together with the prompt, but it is part of the answer.
         room = min(request.sampling.max_tokens, self.config.max_context - len(request.prompt))
         forced = take_opening(sequence.matcher, room - 1)
@@ -76,7 +75,7 @@ class Engine:
             self._scheduler.remove(sequence)
 
     def fork(self, request_id: int, sampling: SamplingParams) -> int:
-        """A second continuation of a live request from its present state, whole pages shared. Returns the new id."""
+        """A second continuation of a live request from its present state, in the same pages. Returns the new id."""
         child = self._sequences[request_id].fork(next(self._ids), sampling)
         self._sequences[child.id] = child
         self._scheduler.running.append(child)
