@@ -29,6 +29,7 @@ class SharedPrompt:
         total = len(self.token_ids)
         if prefix_cache is not None:
             self.table.adopt(prefix_cache.acquire(self.token_ids[:-1]))
+            prefix_cache.save()
         self.cached_tokens = self.table.num_tokens
         while self.table.num_tokens < total:
             start = self.table.num_tokens

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from m3_runtime.config import PAGE_TOKENS, pages_for
+from m3_runtime.disk_cache import DiskCache
 from m3_runtime.pages import OutOfPages, PagePool, PageTable
 from m3_runtime.prefix_cache import PrefixCache
 from tests.runtime.conftest import small_cache
@@ -60,8 +63,11 @@ class PagesMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pool = PagePool(small_cache(NUM_PAGES), NUM_PAGES)
-        self.tree = PrefixCache(self.pool)
+        self.tree = PrefixCache(self.pool, self.open_disk())
         self.live: list[Sequence] = []
+
+    def open_disk(self) -> DiskCache | None:
+        return None
 
     @rule(target=sequences, prompt=prompts)
     def start(self, prompt: list[int]) -> object:
@@ -145,6 +151,30 @@ class PagesMachine(RuleBasedStateMachine):
 
 TestPages = PagesMachine.TestCase
 TestPages.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+class PagesOnDiskMachine(PagesMachine):
+    """The same, with pages that come back from disk after they were evicted. The folder holds eight of them."""
+
+    def open_disk(self) -> DiskCache:
+        self.folder = tempfile.TemporaryDirectory()
+        page_bytes = self.pool.cache.bytes_per_page
+        return DiskCache(Path(self.folder.name), "m", b"m", page_bytes=page_bytes, max_bytes=8 * (page_bytes + 100))
+
+    @rule()
+    def save(self) -> None:
+        assert self.tree.disk is not None
+        self.tree.save()
+        self.tree.disk.close()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.save()
+        self.folder.cleanup()
+
+
+TestPagesOnDisk = PagesOnDiskMachine.TestCase
+TestPagesOnDisk.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
 
 
 def test_allocation_is_all_or_nothing() -> None:
