@@ -92,25 +92,28 @@ class DiskCache:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except FileNotFoundError:
+                pass  # another process cleared the folder just now; the page is saved another time
+            except Exception as error:  # the edge of the thread: nothing is saved any more, the engine goes on
+                self._can_write = False
+                why = getattr(error, "strerror", None) or error
+                self._tell("write", f"computed prompts are not kept in {self._mine}: {why}")
 
     def _write(self, name: bytes, content: bytearray, used_ns: int) -> None:
         if not self._can_write:
             return
-        try:
-            self._mine.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if self._num_bytes is None:
-                self._num_bytes = shrink(self._folder, self._max_bytes)
-            room = self._max_bytes - self._file_bytes
-            if self._num_bytes > room:
-                # A tenth more than needed, so that the folder is not read again for the next page. Only here does it
-                # count what other processes wrote.
-                self._num_bytes = shrink(self._folder, max(room - self._max_bytes // 10, 0))
-            write_page_file(self._mine, name, content, used_ns=used_ns)
-            self._num_bytes += self._file_bytes
-        except OSError as error:
-            self._can_write = False
-            self._tell("write", f"computed prompts are not kept in {self._mine}: {error.strerror}")
+        self._mine.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self._num_bytes is None:
+            self._num_bytes = shrink(self._folder, self._max_bytes)
+        room = self._max_bytes - self._file_bytes
+        if self._num_bytes > room:
+            # A tenth more than needed, so that the folder is not read again for the next page. Only here does it
+            # count what other processes wrote.
+            self._num_bytes = shrink(self._folder, max(room - self._max_bytes // 10, 0))
+        write_page_file(self._mine, name, content, used_ns=used_ns)
+        self._num_bytes += self._file_bytes
 
     def _touch(self, times_ns: dict[bytes, int]) -> None:
         for name, time_ns in times_ns.items():

@@ -7,6 +7,7 @@ name. The head repeats the name, so that a file which was renamed or copied is n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import struct
@@ -55,7 +56,8 @@ def write_page_file(folder: Path, name: bytes, content: bytearray, *, used_ns: i
         os.utime(unfinished, ns=(used_ns, used_ns))
         os.replace(unfinished, folder / (name.hex() + SUFFIX))
     except BaseException:
-        os.unlink(unfinished)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished)
         raise
 
 

@@ -178,6 +178,25 @@ def test_clearing_while_a_process_uses_the_folder_disturbs_nobody(tmp_path: Path
     assert _read(disk, names) == 2
 
 
+def test_a_page_that_is_cleared_while_it_is_written_is_lost_and_the_next_ones_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleared: list[int] = []
+
+    def clear_first(source: str, target: Path) -> None:
+        if not cleared:
+            cleared.append(clear(tmp_path))
+        os.rename(source, target)
+
+    monkeypatch.setattr(os, "replace", clear_first)
+    disk = _open(tmp_path)
+    names = _names(disk, 3)
+    _save(disk, names)
+    assert [_read(disk, [name]) for name in names] == [0, 1, 1]
+    assert cleared == [PAGE + HEAD_BYTES]
+    assert not caplog.records
+
+
 @pytest.fixture
 def readable_folder() -> Iterator[Path]:
     """A folder whose parents everyone may enter, which pytest's own are not."""
