@@ -17,7 +17,8 @@ from m3agent.errors import M3Error
 if TYPE_CHECKING:
     from m3agent.permissions.rules import Rule
 
-FILE_KEYS = ("model", "api_key", "max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens")
+NUMBER_KEYS = ("max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens", "disk_cache_gb")
+FILE_KEYS = ("model", "api_key", *NUMBER_KEYS)
 LIST_KEYS = ("allow", "ask", "deny", "environment")
 """Lists in the config file, for instance allow = ["shell: git status", "edit: docs/**"]."""
 
@@ -44,6 +45,10 @@ class Settings:
     """Tokens in one reply, reasoning included."""
     repository_tokens: int = 200_000
     """Tokens of the repository that stand in the prompt from the start, in a window that has room; 0 for none."""
+    cache_dir: Path | None = None
+    """Where computed prompts of local models live; None keeps none."""
+    disk_cache_gb: float | None = None
+    """How much of them is kept for later runs, in GB; 0 for none. Not given: none of nano's, 50 of a checkpoint's."""
     temperature: float = 1.0
     """Sampling temperature; M3's vendor recommends 1.0."""
     sandbox: bool = True
@@ -67,6 +72,8 @@ class Settings:
         for name in ("max_steps", "time_limit_s", "max_tokens"):
             if not getattr(self, name) > 0:
                 raise M3Error(f"{name} must be greater than 0, not {getattr(self, name)}")
+        if self.disk_cache_gb is not None and not 0 <= self.disk_cache_gb <= 1_000_000:
+            raise M3Error(f"disk_cache_gb must lie between 0 and 1,000,000, not {self.disk_cache_gb}")
         if not 0 <= self.temperature <= 2:
             raise M3Error(f"temperature must lie between 0 and 2, not {self.temperature}")
         if self.allow or self.ask or self.deny:
@@ -78,6 +85,16 @@ class Settings:
         from m3agent.permissions.rules import parse_rules
 
         return parse_rules({"allow": self.allow, "ask": self.ask, "deny": self.deny})
+
+    @property
+    def prefixes_dir(self) -> Path | None:
+        return self.cache_dir / "prefixes" if self.cache_dir else None
+
+    @property
+    def disk_cache_bytes(self) -> int:
+        if self.disk_cache_gb is None:
+            return 0 if self.model == "nano" else 50 * 10**9
+        return int(self.disk_cache_gb * 1e9)
 
     @property
     def sessions_dir(self) -> Path:
@@ -100,6 +117,7 @@ def load_settings(*, environ: Mapping[str, str] | None = None, **chosen: Any) ->
     if url := env.get("GITHUB_API_URL"):
         values["forge_url"] = url.rstrip("/")
     values["state_dir"] = _state_dir(env)
+    values["cache_dir"] = _cache_dir(env)
     values["command_environment"] = _without_credentials(env)
     values.update({name: value for name, value in chosen.items() if value is not None})
     return Settings(**values)
@@ -121,6 +139,14 @@ def _state_dir(env: Mapping[str, str]) -> Path:
     return platformdirs.user_state_path("m3")
 
 
+def _cache_dir(env: Mapping[str, str]) -> Path:
+    if home := env.get("M3_HOME"):
+        return Path(home).absolute() / "cache"
+    import platformdirs
+
+    return platformdirs.user_cache_path("m3")
+
+
 def _from_file(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
@@ -139,7 +165,7 @@ def _from_file(path: Path) -> dict[str, Any]:
             raise M3Error(
                 f"{path}: there is no setting {name!r}; the settings are {', '.join((*FILE_KEYS, *LIST_KEYS))}"
             )
-        expected = str if name in ("model", "api_key") else (int, float)
+        expected = (int, float) if name in NUMBER_KEYS else str
         if not isinstance(value, expected) or isinstance(value, bool):
             raise M3Error(f"{path}: {name} must be {'text in quotes' if expected is str else 'a number'}")
     return values

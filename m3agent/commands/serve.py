@@ -27,10 +27,13 @@ def command(model: str | None, host: str, port: int) -> int:
     try:
         from m3_runtime import server
         from m3_runtime.chat.session import ChatEngine
+        from m3_runtime.config import DiskConfig
     except ImportError as error:
         raise ModelUnavailable(f"serving needs the extra: pip install 'm3-agent[serve]' ({error})") from error
+    folder = "nano" if settings.model == "nano" else Path(settings.model).expanduser()
+    prefixes, kept_bytes = settings.prefixes_dir, settings.disk_cache_bytes
     try:
-        engine = ChatEngine.load(settings.model if settings.model == "nano" else Path(settings.model).expanduser())
+        engine = ChatEngine.load(folder, disk=DiskConfig(folder=prefixes, max_bytes=kept_bytes) if prefixes else None)
     except (ValueError, OSError, RuntimeError, KeyError) as error:
         raise ModelUnavailable(f"{settings.model} cannot be loaded: {error}") from error
     print(f"m3: {engine.name} answers at http://{host}:{port}/v1 (Ctrl-C ends it)", file=sys.stderr, flush=True)

@@ -29,7 +29,11 @@ async def open_model(settings: Settings) -> LanguageModel:
         return ScriptedModel.from_file(Path(name.removeprefix("scripted:")).expanduser())
     from m3agent.llm.in_process import InProcessModel
 
-    return await InProcessModel.load(None if name == "nano" else Path(name).expanduser())
+    return await InProcessModel.load(
+        None if name == "nano" else Path(name).expanduser(),
+        prefixes_dir=settings.prefixes_dir,
+        disk_cache_bytes=settings.disk_cache_bytes,
+    )
 
 
 def check_model_name(name: str) -> None:

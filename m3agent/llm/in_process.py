@@ -41,20 +41,25 @@ class InProcessModel:
     def __init__(self, engine: ChatEngine):
         self._engine = engine
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="m3-model")
+        self._closed = False
 
     @classmethod
-    async def load(cls, folder: Path | None) -> InProcessModel:
-        """Load the checkpoint in `folder`; None is the embedded model.
+    async def load(
+        cls, folder: Path | None, *, prefixes_dir: Path | None = None, disk_cache_bytes: int = 0
+    ) -> InProcessModel:
+        """Load the checkpoint in `folder`; None is the embedded model. Computed prompts are kept in `prefixes_dir`.
 
         Errors: Unavailable when torch is missing, or the files are missing, damaged, or of another kind of model.
         """
         try:
             from m3_runtime.chat.session import ChatEngine
+            from m3_runtime.config import DiskConfig
         except ImportError as error:
             raise Unavailable(f"a local model needs torch and the m3 runtime: {error}") from error
         what = str(folder) if folder else "the embedded model"
+        disk = DiskConfig(folder=prefixes_dir, max_bytes=disk_cache_bytes) if prefixes_dir else None
         try:
-            engine = await asyncio.to_thread(ChatEngine.load, folder or "nano")
+            engine = await asyncio.to_thread(ChatEngine.load, folder or "nano", disk=disk)
         except (ValueError, OSError, RuntimeError, KeyError) as error:
             raise Unavailable(f"{what} cannot be loaded: {error}") from error
         return cls(engine)
@@ -117,7 +122,10 @@ class InProcessModel:
                 work.exception()
 
     async def aclose(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        if not self._closed:
+            self._closed = True
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.close)
+            self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _start(

@@ -3,7 +3,7 @@
 Legend: L layers, P pages, S tokens a page, G key heads, D head size; index keys exist in sparse layers only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +28,8 @@ class KVCache:
         self.k_LPSGD = k_LPSGD
         self.v_LPSGD = v_LPSGD
         self.index_k_LPSD = index_k_LPSD
+        self._parts = (k_LPSGD, v_LPSGD, index_k_LPSD)
+        """All that a page holds. Whatever moves pages goes through these, so that no part is left behind."""
         sparse_before = 0
         layers = []
         for i, kind in enumerate(config.attention_kinds):
@@ -57,8 +59,7 @@ class KVCache:
     @property
     def bytes_per_page(self) -> int:
         """Bytes of one page over all layers."""
-        tensors = (self.k_LPSGD, self.v_LPSGD, self.index_k_LPSD)
-        return sum(t.numel() * t.element_size() for t in tensors) // self.num_pages
+        return sum(part.numel() * part.element_size() for part in self._parts) // self.num_pages
 
     def layer(self, i: int) -> LayerCache:
         return self.layers[i]
@@ -69,8 +70,8 @@ class KVCache:
         A target must not be a source of the same call.
         """
         pairs = list(zip(sources, targets, strict=True))
-        for tensor in (self.k_LPSGD, self.v_LPSGD, self.index_k_LPSD):
-            slots = tensor[:, :, :tokens]
+        for part in self._parts:
+            slots = part[:, :, :tokens]
             # One copy a page: indexing with all pages at once would gather the sources into a tensor first.
             for source, target in pairs:
                 slots[:, target].copy_(slots[:, source])
@@ -82,6 +83,30 @@ class KVCache:
         """
         device = self.k_LPSGD.device
         source, target = torch.tensor(sources, device=device), torch.tensor(targets, device=device)
-        for tensor in (self.k_LPSGD, self.v_LPSGD, self.index_k_LPSD):
-            window = tensor[:, :, first:last]
+        for part in self._parts:
+            window = part[:, :, first:last]
             window[:, target] = window[:, source]
+
+    def read_page(self, page: int) -> bytearray:
+        """All that a page holds, as `bytes_per_page` bytes outside of the cache."""
+        content = bytearray(self.bytes_per_page)
+        for mine, outside in self._slices(page, content):
+            outside.copy_(mine)
+        return content
+
+    def write_page(self, page: int, content: bytearray) -> None:
+        """Fill a page with what `read_page` gave. ValueError if it is not of the size of a page."""
+        if len(content) != self.bytes_per_page:
+            raise ValueError(f"a page has {self.bytes_per_page} bytes, not {len(content)}")
+        for mine, outside in self._slices(page, content):
+            mine.copy_(outside)
+
+    def _slices(self, page: int, content: bytearray) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each part of a page, and the place in `content` that stands for it."""
+        offset = 0
+        for part in self._parts:
+            mine = part[:, page]
+            if mine.numel():  # a model without sparse layers has no index keys
+                outside = torch.frombuffer(content, dtype=part.dtype, count=mine.numel(), offset=offset)
+                yield mine, outside.view(mine.shape)
+            offset += mine.numel() * part.element_size()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 PAGE_TOKENS = 128
 
@@ -28,6 +29,16 @@ class EngineConfig:
         for name in ("num_pages", "max_context", "vocab_size", "prefill_chunk", "max_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give a number of at least 1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DiskConfig:
+    """Where the pages of prompts are kept for later runs; see m3_runtime.disk_cache."""
+
+    folder: Path
+    """Shared by all models and processes; made when the first page is saved."""
+    max_bytes: int
+    """Size of the folder, about; the least recently used pages go first. 0 keeps nothing."""
 
 
 def pages_for(num_tokens: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Generator, Iterator
 from collections.abc import Sequence as Tokens
@@ -10,6 +11,7 @@ from collections.abc import Sequence as Tokens
 from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
 from m3_runtime.config import PAGE_TOKENS, EngineConfig, pages_for
+from m3_runtime.disk_cache import DiskCache
 from m3_runtime.pages import PagePool, PageTable
 from m3_runtime.prefix_cache import PrefixCache
 from m3_runtime.request import (
@@ -28,25 +30,27 @@ from m3_runtime.score import score
 from m3_runtime.search import search
 from m3_runtime.sequence import Sequence, take_opening
 
+_SAVE_AT_END_S = 5.0
+"""How long the end of a process may take for pages that are not saved yet; the next run saves more of them."""
+
 
 class Engine:
     """Runs any number of sequences on one decoder and one cache.
 
-    With one sequence at a time, the same request and seed give the same tokens. Raises ValueError if the cache is
-    smaller than one full context.
+    With one sequence at a time, the same request and seed give the same tokens. With a disk cache, prefixes are kept
+    beyond this process. Raises ValueError if the cache is smaller than one full context.
     """
 
-    def __init__(self, decoder: Decoder, cache: KVCache, config: EngineConfig):
+    def __init__(self, decoder: Decoder, cache: KVCache, config: EngineConfig, disk: DiskCache | None = None):
         if pages_for(config.max_context) > config.num_pages or config.num_pages > cache.num_pages:
             raise ValueError(
                 f"a context of {config.max_context} tokens needs {pages_for(config.max_context)} pages; the engine has "
                 f"{config.num_pages} and the cache {cache.num_pages}: give more pages or a smaller context"
             )
         self.config = config
-        self.pool = PagePool(config.num_pages)
-        self.prefix_cache = PrefixCache(self.pool) if config.prefix_cache else None
+        self.pool = PagePool(cache, config.num_pages)
+        self.prefix_cache = PrefixCache(self.pool, disk) if config.prefix_cache else None
         self.runner = Runner(decoder, cache)
-        self._cache = cache
         self._scheduler = Scheduler(config, self.pool, self.prefix_cache)
         self._sequences: dict[int, Sequence] = {}
         self._mailboxes: dict[int, deque[Output]] = {}
@@ -59,7 +63,7 @@ class Engine:
     def add(self, request: Request) -> int:
         """Queue a request and return its id. Raises PromptTooLong, or ValueError for an empty prompt or unknown ids."""
         self._check(request)
-        sequence = Sequence(next(self._ids), request, PageTable(self.pool, self._cache))
+        sequence = Sequence(next(self._ids), request, PageTable(self.pool))
         # What the grammar forces right away is read together with the prompt, but it is part of the answer.
         room = min(request.sampling.max_tokens, self.config.max_context - len(request.prompt))
         forced = take_opening(sequence.matcher, room - 1)
@@ -76,7 +80,7 @@ class Engine:
             self._scheduler.remove(sequence)
 
     def fork(self, request_id: int, sampling: SamplingParams) -> int:
-        """A second continuation of a live request from its present state, whole pages shared. Returns the new id."""
+        """A second continuation of a live request from its present state, in the same pages. Returns the new id."""
         child = self._sequences[request_id].fork(next(self._ids), sampling)
         self._sequences[child.id] = child
         self._scheduler.running.append(child)
@@ -85,6 +89,8 @@ class Engine:
     def step(self) -> list[Output]:
         """One forward pass. Returns progress of prompts and new tokens, except those that `stream` collects."""
         planned = self._scheduler.plan()
+        if self.prefix_cache is not None:
+            self.prefix_cache.save()
         if not planned:
             return []
         chunks = []
@@ -157,6 +163,12 @@ class Engine:
         if len(prompt) + longest > self.config.max_context:
             raise PromptTooLong(len(prompt) + longest, self.config.max_context)
         return score(self.runner, self.pool, self.prefix_cache, self.config, prompt, continuations)
+
+    def close(self) -> None:
+        """Save what waits to be saved, for some seconds at most. The engine can be used on."""
+        if self.prefix_cache is not None and self.prefix_cache.disk is not None:
+            self.prefix_cache.save(time.monotonic() + _SAVE_AT_END_S)
+            self.prefix_cache.disk.close()
 
     def _check(self, request: Request) -> None:
         if not request.prompt:

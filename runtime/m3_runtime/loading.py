@@ -12,8 +12,10 @@ from m3_model.loading import load_decoder
 from m3_model.tokenizer import Tokenizer
 from m3_runtime.chat.session import ChatEngine
 from m3_runtime.chat.template import ChatTemplate
-from m3_runtime.config import EngineConfig, pages_for
+from m3_runtime.config import DiskConfig, EngineConfig, pages_for
+from m3_runtime.disk_cache import DiskCache
 from m3_runtime.engine import Engine
+from m3_runtime.fingerprint import fingerprint
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _DEFAULT_CONTEXT = 16384
@@ -34,11 +36,13 @@ def load_chat_engine(
     device: str = "cpu",
     max_context: int | None = None,
     cache_tokens: int | None = None,
+    disk: DiskConfig | None = None,
 ) -> ChatEngine:
     """Load a checkpoint folder, or the embedded model for "nano".
 
     `max_context` defaults to the model's limit, at most 16384 tokens; `cache_tokens` to one context and some room for
-    search and kept prefixes. ValueError (m3_model's CheckpointError is one) if the folder is not a checkpoint.
+    search and kept prefixes. With `disk`, prefixes are kept for later runs. ValueError (m3_model's CheckpointError is
+    one) if the folder is not a checkpoint.
     """
     is_nano = folder == "nano"
     path = nano_folder() if is_nano else Path(folder)
@@ -58,10 +62,20 @@ def load_chat_engine(
     config = EngineConfig(
         num_pages=num_pages, max_context=context, vocab_size=min(len(tokenizer), decoder.config.vocab_size)
     )
+    name = name or ("m3-nano" if is_nano else path.resolve().name)
+    disk_cache = None
+    if disk is not None and disk.max_bytes:
+        disk_cache = DiskCache(
+            disk.folder,
+            name,
+            fingerprint(path, dtype=dtype, device=device),
+            page_bytes=cache.bytes_per_page,
+            max_bytes=disk.max_bytes,
+        )
     return ChatEngine(
-        Engine(decoder, cache, config),
+        Engine(decoder, cache, config, disk_cache),
         tokenizer,
         template,
-        name=name or ("m3-nano" if is_nano else path.resolve().name),
+        name=name,
         is_nano=is_nano,
     )

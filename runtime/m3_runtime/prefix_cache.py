@@ -3,90 +3,147 @@
 A tree whose edges are pages: a node is reached by the 128 tokens of its page and of every page before it, because the
 keys and values of a page depend on all tokens before. Only whole pages are kept: a hit that ended inside a block would
 have to rebuild the block's index keys, which is where other engines went wrong.
+
+With a disk cache, a prefix goes on where memory ends. What is asked for a second time is saved: most prompts come once,
+and the pages of a conversation or a repository come with every turn.
+
+Not covered: prompts with images, whose token ids do not tell one image from another.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
+import itertools
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 
 from m3_runtime.config import PAGE_TOKENS
-from m3_runtime.pages import PagePool
+from m3_runtime.disk_cache import DiskCache
+from m3_runtime.page_file import next_name
+from m3_runtime.pages import OutOfPages, PagePool
+
+Key = tuple[int, ...]
+"""The 128 token ids of a page."""
 
 
 class _Node:
-    __slots__ = ("children", "key", "last_used", "page", "parent")
+    __slots__ = ("children", "key", "name", "on_disk", "page", "parent")
 
-    def __init__(self, key: tuple[int, ...], page: int, parent: _Node | None):
+    def __init__(self, key: Key, page: int, parent: _Node | None, name: bytes):
         self.key, self.page, self.parent = key, page, parent
-        self.children: dict[tuple[int, ...], _Node] = {}
-        self.last_used = 0
+        self.children: dict[Key, _Node] = {}
+        self.name = name
+        """Its name on disk; empty without a disk cache."""
+        self.on_disk = False
+        """Whether it is there, or waits to be saved."""
 
 
 class PrefixCache:
-    """The tree holds one reference to each of its pages; a page nobody else holds may be evicted, oldest leaf first."""
+    """The tree keeps pages in the pool; one that no sequence uses may be evicted, least recently used leaf first."""
 
-    def __init__(self, pool: PagePool):
-        self.pool = pool
-        self.num_pages = 0
-        self._root = _Node((), -1, None)
-        self._clock = 0
+    def __init__(self, pool: PagePool, disk: DiskCache | None = None):
+        self.pool, self.disk = pool, disk
+        self._root = _Node((), -1, None, disk.first_name if disk is not None else b"")
+        self._by_use: OrderedDict[_Node, None] = OrderedDict()
+        """All nodes, least recently used first. A node is never older here than its children, so leaves come first."""
+        self._unsaved: deque[tuple[_Node, int]] = deque()
+        """Pages that wait to be saved, and when they were used."""
         pool.reclaim = self.evict
 
-    def match(self, token_ids: Sequence[int]) -> list[int]:
-        """Pages of the longest known prefix made of whole pages. The caller shares them before it allocates."""
-        self._clock += 1
-        node, pages = self._root, []
-        for start in range(0, len(token_ids) - PAGE_TOKENS + 1, PAGE_TOKENS):
-            child = node.children.get(tuple(token_ids[start : start + PAGE_TOKENS]))
-            if child is None:
-                break
-            child.last_used = self._clock
-            pages.append(child.page)
-            node = child
-        return pages
+    @property
+    def num_pages(self) -> int:
+        """Pages that the tree keeps, those that a sequence uses included."""
+        return len(self._by_use)
+
+    def acquire(self, token_ids: Sequence[int]) -> list[int]:
+        """Pages of the longest known prefix made of whole pages; the caller is a user of each and must release them."""
+        path = self._known(token_ids)
+        self.pool.share([node.page for node in path])  # first of all: what is held is not evicted
+        if self.disk is not None:
+            path += self._restore(path[-1] if path else self._root, token_ids[len(path) * PAGE_TOKENS :], self.disk)
+            self._will_save(path, self.disk)
+        self._mark_used(path)
+        return [node.page for node in path]
 
     def insert(self, token_ids: Sequence[int], pages: Sequence[int]) -> None:
-        """Remember the whole pages of a computed sequence. Where the tree already has a page, that one stays."""
-        self._clock += 1
-        node = self._root
-        for index in range(min(len(token_ids) // PAGE_TOKENS, len(pages))):
-            key = tuple(token_ids[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS])
-            child = node.children.get(key)
-            if child is None:
-                child = _Node(key, pages[index], node)
-                self.pool.share([child.page])
-                node.children[key] = child
-                self.num_pages += 1
-            child.last_used = self._clock
-            node = child
+        """Keep the whole pages of a computed sequence. Where the tree already has a page, that one stays."""
+        node, path = self._root, []
+        for key, page in zip(_keys(token_ids), pages, strict=False):
+            node = node.children.get(key) or self._add(node, key, page)
+            path.append(node)
+        self._mark_used(path)
+
+    def save(self, deadline_s: float = 0.0) -> None:
+        """Hand waiting pages to the disk cache, as many as it takes at once, or until `deadline_s` (time.monotonic)."""
+        while self.disk is not None and self._unsaved and (self.disk.has_room or time.monotonic() < deadline_s):
+            node, used_ns = self._unsaved.popleft()
+            if node in self._by_use and not self.disk.has(node.name):  # neither evicted nor saved by another process
+                self.disk.save(node.name, self.pool.cache.read_page(node.page), used_ns)
 
     def evict(self, count: int) -> None:
         """Free up to `count` pages that only the tree holds: least recently used leaves first, then their parents."""
-        heap = [(node.last_used, id(node), node) for node in self._nodes() if self._is_idle_leaf(node)]
-        heapq.heapify(heap)
-        while heap and count > 0:
-            node = heapq.heappop(heap)[2]
-            parent = node.parent
-            assert parent is not None
-            del parent.children[node.key]
-            self.pool.release([node.page])
-            self.num_pages -= 1
-            count -= 1
-            if self._is_idle_leaf(parent):
-                heapq.heappush(heap, (parent.last_used, id(parent), parent))
+        for node in list(self._by_use):
+            if count <= 0:
+                return
+            if not node.children and not self.pool.is_used(node.page):
+                assert node.parent is not None
+                del node.parent.children[node.key]
+                del self._by_use[node]
+                self.pool.drop(node.page)
+                count -= 1
 
     def clear(self) -> None:
         """Drop every page that no sequence uses."""
         self.evict(self.num_pages)
 
-    def _is_idle_leaf(self, node: _Node) -> bool:
-        return node.parent is not None and not node.children and self.pool.counts[node.page] == 1
+    def _known(self, token_ids: Sequence[int]) -> list[_Node]:
+        node, path = self._root, []
+        for key in _keys(token_ids):
+            child = node.children.get(key)
+            if child is None:
+                break
+            path.append(child)
+            node = child
+        return path
 
-    def _nodes(self) -> list[_Node]:
-        found, queue = [], list(self._root.children.values())
-        while queue:
-            node = queue.pop()
-            found.append(node)
-            queue.extend(node.children.values())
-        return found
+    def _add(self, parent: _Node, key: Key, page: int) -> _Node:
+        self.pool.keep(page)
+        node = _Node(key, page, parent, next_name(parent.name, key) if self.disk is not None else b"")
+        parent.children[key] = node
+        return node
+
+    def _restore(self, node: _Node, token_ids: Sequence[int], disk: DiskCache) -> list[_Node]:
+        """Nodes of the pages behind `node` that are on disk; the caller is a user of each."""
+        keys = list(_keys(token_ids))
+        names = itertools.accumulate(keys, next_name, initial=node.name)
+        path = []
+        for key, content in zip(keys, disk.read(list(names)[1:]), strict=False):
+            try:
+                (page,) = self.pool.allocate(1)
+            except OutOfPages:
+                break  # the rest is computed, when there is room for it
+            self.pool.cache.write_page(page, content)
+            node = self._add(node, key, page)
+            node.on_disk = True
+            path.append(node)
+        return path
+
+    def _will_save(self, path: Sequence[_Node], disk: DiskCache) -> None:
+        # A page counts as used before those that lead to it, so that it is also removed before them.
+        now_ns = time.time_ns()
+        times_ns = {node.name: now_ns - 1000 * depth for depth, node in enumerate(path)}
+        self._unsaved += [(node, times_ns[node.name]) for node in path if not node.on_disk]
+        for node in path:
+            node.on_disk = True
+        disk.used(times_ns)
+
+    def _mark_used(self, path: Sequence[_Node]) -> None:
+        for node in reversed(path):
+            self._by_use[node] = None
+            self._by_use.move_to_end(node)
+
+
+def _keys(token_ids: Sequence[int]) -> Iterator[Key]:
+    """The tokens of each whole page."""
+    for start in range(0, len(token_ids) - PAGE_TOKENS + 1, PAGE_TOKENS):
+        yield tuple(token_ids[start : start + PAGE_TOKENS])

@@ -50,8 +50,7 @@ class Scheduler:
             sequence = self.waiting[0]
             if self.prefix_cache is not None and not sequence.table.pages:
                 # One token at least must be computed: its logits are wanted.
-                pages = self.prefix_cache.match(sequence.token_ids[: len(sequence.token_ids) - 1])
-                sequence.table.adopt(pages)
+                sequence.table.adopt(self.prefix_cache.acquire(sequence.token_ids[:-1]))
             if sequence.cached_tokens is None:
                 sequence.cached_tokens = min(sequence.table.num_tokens, sequence.num_prompt_tokens)
             self.running.append(self.waiting.pop(0))

@@ -84,7 +84,7 @@ class Sequence:
         return tuple(accepted)
 
     def fork(self, request_id: int, sampling: SamplingParams) -> Sequence:
-        """A copy that shares whole pages and goes its own way from here; it draws from its own seed."""
+        """A copy in the same pages that goes its own way from here; it draws from its own seed."""
         child = copy.copy(self)
         child.id = request_id
         child.token_ids = list(self.token_ids)

@@ -20,7 +20,7 @@ class SharedPrompt:
     def __init__(self, runner: Runner, pool: PagePool, token_ids: Sequence[int]):
         self.runner, self.pool = runner, pool
         self.token_ids = list(token_ids)
-        self.table = PageTable(pool, runner.cache)
+        self.table = PageTable(pool)
         self.logits_1V = torch.empty(0)
         self.cached_tokens = 0
 
@@ -28,7 +28,8 @@ class SharedPrompt:
         """Compute the prompt chunk by chunk, from the longest known prefix on."""
         total = len(self.token_ids)
         if prefix_cache is not None:
-            self.table.adopt(prefix_cache.match(self.token_ids[:-1]))
+            self.table.adopt(prefix_cache.acquire(self.token_ids[:-1]))
+            prefix_cache.save()
         self.cached_tokens = self.table.num_tokens
         while self.table.num_tokens < total:
             start = self.table.num_tokens
@@ -61,7 +62,7 @@ class Slots:
         whole, partial = divmod(len(prompt.token_ids), PAGE_TOKENS)
         self.taken = self._pool.allocate(count) if partial else []
         if partial:
-            prompt.runner.cache.copy_pages([prompt.table.pages[whole]] * count, self.taken, tokens=partial)
+            prompt.pool.cache.copy_pages([prompt.table.pages[whole]] * count, self.taken, tokens=partial)
         self.pages = [[*prompt.table.pages[:whole], *self.taken[i : i + 1]] for i in range(count)]
 
     def __len__(self) -> int:

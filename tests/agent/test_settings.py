@@ -24,6 +24,15 @@ def test_without_a_choice_the_embedded_model_answers(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_prompts_of_nano_are_kept_only_when_asked_for(tmp_path: Path) -> None:
+    env = {"M3_HOME": str(tmp_path)}
+    assert load_settings(environ=env).disk_cache_bytes == 0
+    assert load_settings(environ=env, model="/models/m3").disk_cache_bytes == 50 * 10**9
+    (tmp_path / "config.toml").write_text("disk_cache_gb = 0.5\n")
+    assert load_settings(environ=env).disk_cache_bytes == 500_000_000
+    assert load_settings(environ=env).prefixes_dir == tmp_path / "cache" / "prefixes"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -34,6 +43,8 @@ def test_without_a_choice_the_embedded_model_answers(tmp_path: Path) -> None:
         ("max_steps = true", "must be a number"),
         ("max_steps = 0", "greater than 0"),
         ("temperature = 3", "between 0 and 2"),
+        ("disk_cache_gb = -1", "between 0 and 1,000,000"),
+        ("disk_cache_gb = nan", "between 0 and 1,000,000"),
         ('model = " "', "no model is chosen"),
     ],
 )

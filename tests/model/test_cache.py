@@ -44,3 +44,21 @@ def test_slots_move_as_if_all_sources_were_read_first(cache: KVCache) -> None:
         assert torch.equal(new[:, :, :10], old[:, :, :10])
         assert torch.equal(new[:, :, 20:], old[:, :, 20:])
         assert torch.equal(new[:, 3:], old[:, 3:])
+
+
+def test_a_page_read_out_and_written_elsewhere_is_whole(cache: KVCache) -> None:
+    before = [t.clone() for t in tensors(cache)]
+    content = cache.read_page(3)
+    assert len(content) == cache.bytes_per_page == sum(t[:, 3].nbytes for t in tensors(cache))
+    cache.write_page(1, content)
+    for old, new in zip(before, tensors(cache), strict=True):
+        assert torch.equal(new[:, 1], old[:, 3])
+        assert torch.equal(new[:, [0, 2, 3, 4]], old[:, [0, 2, 3, 4]])
+    with pytest.raises(ValueError, match="a page has"):
+        cache.write_page(1, content[:-1])
+
+
+def test_nothing_that_a_layer_reads_is_left_out_of_a_page(cache: KVCache) -> None:
+    """Whatever a later layer keeps beside K, V and index keys has to travel with the page, too."""
+    views = [value for layer in cache.layers for value in vars(layer).values() if value is not None]
+    assert sum(view[0].nbytes for view in views) == cache.bytes_per_page

@@ -10,6 +10,7 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HfTokenizer
 
+from m3_model.cache import KVCache
 from m3_model.random_checkpoint import tiny_config, write_random_checkpoint
 from m3_model.tokenizer import Tokenizer
 from m3_runtime.chat.session import ChatEngine
@@ -112,6 +113,13 @@ def build_tokenizer(folder: Path) -> None:
     inner.add_special_tokens([AddedToken(m, special=True, normalized=False) for m in MARKERS])
     inner.add_tokens([AddedToken(t, special=False, normalized=False) for t in TAGS + LABELS])
     inner.save(str(folder / "tokenizer.json"))
+
+
+def small_cache(num_pages: int) -> KVCache:
+    """A cache of two layers with two numbers a head, for tests in which no model runs."""
+    sizes = {"num_heads": 1, "num_kv_heads": 1, "head_dim": 2, "rotary_dim": 2, "index_heads": 1, "index_dim": 2}
+    kinds = {"attention_kinds": ("dense", "sparse"), "mlp_kinds": ("dense", "moe")}
+    return KVCache.zeros(tiny_config(**sizes, **kinds), num_pages)
 
 
 @pytest.fixture(scope="session", autouse=True)

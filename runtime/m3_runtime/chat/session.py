@@ -17,6 +17,7 @@ from m3_runtime.chat.syntax import END_OF_TURN
 from m3_runtime.chat.template import ChatTemplate, normalise
 from m3_runtime.chat.transcript import Prompt, Transcripts
 from m3_runtime.chat.turn import Answer
+from m3_runtime.config import DiskConfig
 from m3_runtime.engine import Engine
 from m3_runtime.request import Output, PromptTooLong, Request
 from m3_runtime.request import PrefillProgress as TokensRead
@@ -77,13 +78,24 @@ class ChatEngine:
         device: str = "cpu",
         max_context: int | None = None,
         cache_tokens: int | None = None,
+        disk: DiskConfig | None = None,
     ) -> ChatEngine:
         """The model of a checkpoint folder, or of the package for "nano"; see m3_runtime.loading."""
         from m3_runtime.loading import load_chat_engine
 
         return load_chat_engine(
-            folder, name=name, dtype=dtype, device=device, max_context=max_context, cache_tokens=cache_tokens
+            folder,
+            name=name,
+            dtype=dtype,
+            device=device,
+            max_context=max_context,
+            cache_tokens=cache_tokens,
+            disk=disk,
         )
+
+    def close(self) -> None:
+        """Save computed prompts that are to be kept, for some seconds at most."""
+        self.engine.close()
 
     def stream(
         self,

@@ -65,6 +65,7 @@ class Worker:
         """End the thread after its present step; jobs that still run get no more events."""
         self._inbox.put(None)
         self._thread.join()
+        self._chat.close()
 
     def submit(self, job: Job) -> None:
         self._inbox.put(job)

@@ -1,0 +1,88 @@
+"""One page of the cache as a file: a name that says what it holds, and a content that is checked when it is read.
+
+A page is named by a hash over everything that led to it: the model, the layout of a page, and the ids of all tokens up
+to its last. Two prompts that begin alike share the files of their beginning, and a page of another model has another
+name. The head repeats the name, so that a file which was renamed or copied is not believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+import tempfile
+import zlib
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+FORMAT = 1
+"""Raised whenever a file is laid out differently; it is part of every name."""
+SUFFIX = ".page"
+UNFINISHED = ".tmp"
+_HEAD = struct.Struct("<8sI32sQ4xI")
+"""Mark, format, name, bytes of the content, CRC-32 of the content."""
+_MARK = b"m3 page\n"
+HEAD_BYTES = _HEAD.size
+
+
+class BadPage(Exception):
+    """A file that is not the page that was looked for; the text says why."""
+
+
+def first_name(fingerprint: bytes) -> bytes:
+    """What the names of all pages of one model begin from; `fingerprint` stands for its weights and its layout."""
+    return hashlib.sha256(b"m3 prefix %d\n" % FORMAT + fingerprint).digest()
+
+
+def next_name(before: bytes, token_ids: Sequence[int]) -> bytes:
+    """The name of the page that holds `token_ids`, behind the page called `before`."""
+    return hashlib.sha256(before + array("i", token_ids).tobytes()).digest()
+
+
+def write_page_file(folder: Path, name: bytes, content: bytearray, *, used_ns: int) -> None:
+    """Put a page into the folder, all of it or nothing; `used_ns` becomes its time of change. Raises OSError.
+
+    It is not synced: after a power cut a torn file fails its check, and the page is computed again.
+    """
+    handle, unfinished = tempfile.mkstemp(dir=folder, suffix=UNFINISHED)
+    try:
+        with open(handle, "wb", buffering=0) as file:
+            head = _HEAD.pack(_MARK, FORMAT, name, len(content), zlib.crc32(content))
+            for part in (memoryview(head), memoryview(content)):
+                while part:
+                    part = part[file.write(part) :]
+        os.utime(unfinished, ns=(used_ns, used_ns))
+        os.replace(unfinished, folder / (name.hex() + SUFFIX))
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished)
+        raise
+
+
+def read_page_file(folder: Path, name: bytes, num_bytes: int) -> bytearray | None:
+    """The content of a page, or None if there is no such file. Raises BadPage, or OSError if it cannot be read."""
+    try:
+        file = open(folder / (name.hex() + SUFFIX), "rb", buffering=0)  # noqa: SIM115
+    except FileNotFoundError:
+        return None
+    with file:
+        head = file.read(HEAD_BYTES)
+        if len(head) < HEAD_BYTES:
+            raise BadPage("it was cut off")
+        mark, form, found, size, checksum = _HEAD.unpack(head)
+        if mark != _MARK or form != FORMAT:
+            raise BadPage("it has another format")
+        if found != name or size != num_bytes:
+            raise BadPage("it is the page of another prompt or model")
+        content = bytearray(num_bytes)
+        rest = memoryview(content)
+        while rest:
+            count = file.readinto(rest)
+            if not count:
+                raise BadPage("it was cut off")
+            rest = rest[count:]
+    if zlib.crc32(content) != checksum:
+        raise BadPage("its checksum is wrong")
+    return content
