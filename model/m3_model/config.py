@@ -149,6 +149,7 @@ class M3Config:
             return text[key]
 
         _refuse_other_variants(text)
+        _refuse_other_quantization(data.get("quantization_config"))
         layers = int(need("num_hidden_layers"))
         sparse = text.get("sparse_attention_config") or {}
         if not sparse.get("use_sparse_attention", True):
@@ -289,3 +290,12 @@ def _refuse_other_variants(text: Mapping[str, Any]) -> None:
     for key, value in expected.items():
         if found[key] != value:
             raise ValueError(f"config.json: {key} is {found[key]!r}; this decoder computes only {value!r}")
+
+
+def _refuse_other_quantization(quantization: Mapping[str, Any] | None) -> None:
+    """Only MXFP8 in groups along the inputs is read, or no quantisation at all."""
+    if quantization is None:
+        return
+    found = quantization.get("quant_method"), quantization.get("weight_block_size", [1, 32])
+    if found != ("mxfp8", [1, 32]):
+        raise ValueError(f"config.json: quantisation {found[0]} in blocks of {found[1]}; only mxfp8 in [1, 32] is read")
