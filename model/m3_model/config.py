@@ -133,7 +133,10 @@ class M3Config:
             data = json.loads(path.read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is not JSON: {error}") from error
-        return cls.from_json(data)
+        try:
+            return cls.from_json(data)
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"{path} has a value of another type than an M3 config: {error}") from error
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "M3Config":

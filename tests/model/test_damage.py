@@ -125,6 +125,22 @@ def test_another_quantisation_is_refused(sharded: Path, quantization: dict[str, 
     assert "only mxfp8 in [1, 32] is read" in problems(sharded)[0]
 
 
+@pytest.mark.parametrize(
+    "text", ["[]", "7", '{"text_config": 3}', '{"text_config": null}', '{"quantization_config": 1}']
+)
+def test_a_config_of_another_form_is_told(sharded: Path, text: str) -> None:
+    (sharded / "config.json").write_text(text)
+    (problem,) = problems(sharded)
+    assert "config.json" in problem
+
+
+def test_a_size_of_null_is_told(sharded: Path) -> None:
+    data = json.loads((sharded / "config.json").read_text())
+    data["text_config"]["hidden_size"] = None
+    (sharded / "config.json").write_text(json.dumps(data))
+    assert "has a value of another type" in problems(sharded)[0]
+
+
 def test_a_scale_that_is_no_number_is_found_where_it_is_read(tmp_path: Path) -> None:
     write_random_checkpoint(tmp_path, tiny_config(), quantized=True)
 
