@@ -19,7 +19,7 @@ COMMANDS = {
     "run": "Do one task; nothing is asked.",
     "fix": "Repair a bug from an issue, and prove it with the tests.",
     "issue": "Keep an issue in the repository, to work on it offline.",
-    "models": "List and show the models on this machine.",
+    "models": "List, fetch, verify and show models.",
     "cache": "List and clear the prompts that local models keep on disk.",
     "sessions": "List, show, export and remove past sessions.",
     "undo": "Take back what m3 did to your files.",

@@ -50,6 +50,6 @@ def check_model_name(name: str) -> None:
         return
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).parent.is_dir():
         raise M3Error(
-            f"{name} looks like a hub id. Fetch it first (`hf download {name} --local-dir DIR`), then give --model DIR"
+            f"{name} looks like a hub id. Fetch it first (`m3 models pull {name}`), then give --model the folder"
         )
     raise M3Error(f"there is no model {name!r}: give nano, a checkpoint folder, or a URL such as http://host:8000/v1")

@@ -5,34 +5,31 @@ presence of its scale tensor decides.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from m3_model import names
 from m3_model.config import M3Config
-from m3_model.quantization import GROUP, dequantize, quantize
+from m3_model.quantization import GROUP, NAN_SCALE, dequantize, quantize
+from m3_model.tensor_files import INDEX, SINGLE, TensorEntry, TensorReader, read_headers
 
 FLOATS = ("F32", "BF16", "F16")
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the message names the file or the tensor, and what was expected."""
+    """A checkpoint that cannot be used. The message names the first tensor or file that is wrong and what was expected.
 
+    `problems` holds one such sentence for each of them.
+    """
 
-@dataclass(frozen=True, kw_only=True)
-class TensorEntry:
-    """What a file's header says about a tensor."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
+    def __init__(self, problem: str, *others: str) -> None:
+        super().__init__(problem + (f" (and {len(others)} more such problems)" if others else ""))
+        self.problems = (problem, *others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +38,15 @@ class Checkpoint:
 
     config: M3Config
     entries: Mapping[str, TensorEntry]
-    _handles: dict[tuple[Path, str], Any] = field(default_factory=dict, repr=False, compare=False)
-    """Files that were read from stay open: their headers are long, and a release has thousands of tensors."""
+    """All tensors of the files, those of the image side included."""
+    reader: TensorReader
+    """How their data is read."""
 
     @classmethod
     def open(cls, folder: Path | str) -> "Checkpoint":
         """Read the headers and check every tensor's presence, shape and dtype.
 
-        Errors: CheckpointError for the first tensor or file that is wrong.
+        Errors: CheckpointError with all that is wrong; while files are, tensors are not looked at.
         """
         folder = Path(folder)
         try:
@@ -57,27 +55,53 @@ class Checkpoint:
             raise CheckpointError(f"{folder} has no config.json: give the folder of a checkpoint") from error
         except ValueError as error:
             raise CheckpointError(f"{folder}: {error}") from error
-        entries = _headers(folder)
-        _check(config, entries)
-        return cls(config=config, entries=entries)
+        entries, problems = read_headers(folder)
+        problems = problems or list(_problems(config, entries))
+        if problems:
+            raise CheckpointError(*problems)
+        return cls(config=config, entries=entries, reader=TensorReader(entries))
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Names of the known tensors that the text decoder does not read: those of the image side."""
+        return tuple(name for name in self.entries if name.startswith(names.OTHER_TOWERS))
 
     def quantized(self, name: str) -> bool:
         """Whether a matrix is stored in MXFP8."""
         return name + names.SCALE in self.entries
 
     def read(self, name: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-        """One tensor, dequantised if it is stored so; the router's tensors stay float32 whatever the dtype."""
-        tensor = self._raw(name, device)
-        if self.quantized(name):
-            return dequantize(tensor, self._raw(name + names.SCALE, device), dtype)
-        return tensor.float() if name.endswith(names.FLOAT32_NAMES) else tensor.to(dtype)
+        """One tensor, dequantised if it is stored so; the router's tensors stay float32 whatever the dtype.
 
-    def _raw(self, name: str, device: torch.device | str) -> Tensor:
-        key = (self.entries[name].file, str(device))
-        if key not in self._handles:
-            self._handles[key] = safe_open(key[0], "pt", device=key[1])
-        tensor: Tensor = self._handles[key].get_tensor(name)
+        The tensor has memory of its own. Errors: as `read_into`.
+        """
+        dtype = torch.float32 if name.endswith(names.FLOAT32_NAMES) else dtype
+        tensor = torch.empty(self.entries[name].shape, dtype=dtype, device=device)
+        self.read_into(tensor, name)
         return tensor
+
+    def read_into(self, target: Tensor, name: str) -> None:
+        """Fill `target`, of the tensor's shape and any float dtype, so that a fused matrix needs no second copy.
+
+        Errors: CheckpointError for a scale that is no number.
+        """
+        stored = self.reader.view(name)
+        if self.quantized(name):
+            stored = dequantize(stored.to(target.device), self.scales(name).to(target.device), target.dtype)
+        target.copy_(stored)
+
+    def scales(self, name: str) -> Tensor:
+        """The scales of a quantised matrix. Errors: CheckpointError for one that is no number."""
+        scale_OX = self.reader.view(name + names.SCALE)
+        wrong = (scale_OX == NAN_SCALE).nonzero()
+        if len(wrong):
+            row, group = wrong[0].tolist()
+            file = self.entries[name + names.SCALE].file.name
+            raise CheckpointError(
+                f"{file}: {name + names.SCALE} holds 0xFF, which is no number, in {len(wrong)} places, the first in "
+                f"row {row}, group {group}; expected 0 to 254: fetch the file again"
+            )
+        return scale_OX
 
 
 def write_checkpoint(
@@ -123,7 +147,7 @@ def write_checkpoint(
     (folder / "config.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     shards = _shards(stored, shard_bytes)
     if len(shards) == 1:
-        save_file(shards[0], folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(shards[0], folder / SINGLE, metadata={"format": "pt"})
         return
     where: dict[str, str] = {}
     for i, shard in enumerate(shards):
@@ -131,7 +155,7 @@ def write_checkpoint(
         save_file(shard, folder / file_name, metadata={"format": "pt"})
         where.update(dict.fromkeys(shard, file_name))
     index = {"metadata": {"total_size": sum(map(_nbytes, stored.values()))}, "weight_map": where}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def _shards(stored: Mapping[str, Tensor], shard_bytes: int | None) -> list[dict[str, Tensor]]:
@@ -150,50 +174,31 @@ def _nbytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _headers(folder: Path) -> dict[str, TensorEntry]:
-    """Every tensor of the folder's safetensors files; an index, where there is one, must agree with them."""
-    index = folder / "model.safetensors.index.json"
-    where: dict[str, str] = {}
-    if index.exists():
-        where = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    files = [folder / name for name in sorted(set(where.values()))] or [folder / "model.safetensors"]
-    entries: dict[str, TensorEntry] = {}
-    for path in files:
-        if not path.exists():
-            raise CheckpointError(f"{path} is missing: fetch the checkpoint again")
-        try:
-            with safe_open(path, "pt") as file:
-                for name in file.keys():  # noqa: SIM118  (the handle is no mapping)
-                    part = file.get_slice(name)
-                    entries[name] = TensorEntry(file=path, dtype=part.get_dtype(), shape=tuple(part.get_shape()))
-        except SafetensorError as error:
-            raise CheckpointError(f"{path} is damaged ({error}): fetch it again") from error
-    for name, file_name in where.items():
-        if name not in entries or entries[name].file.name != file_name:
-            raise CheckpointError(f"{name} should be in {file_name} according to {index.name}, but is not")
-    return entries
-
-
-def _check(config: M3Config, entries: Mapping[str, TensorEntry]) -> None:
+def _problems(config: M3Config, entries: Mapping[str, TensorEntry]) -> Iterator[str]:
+    """What keeps these tensors from being the model of this config, one sentence a tensor."""
     specs = names.text_tensors(config)
     for name, spec in specs.items():
-        entry, scale = entries.get(name), entries.get(name + names.SCALE)
+        entry = entries.get(name)
         if entry is None:
-            raise CheckpointError(f"{name} is missing")
-        if entry.shape != spec.shape:
-            raise CheckpointError(f"{name} has shape {entry.shape}, expected {spec.shape}")
-        if scale is None:
-            allowed = ("F32",) if spec.float32 else FLOATS
-            if entry.dtype not in allowed:
-                raise CheckpointError(f"{name} has dtype {entry.dtype}, expected {' or '.join(allowed)}")
-            continue
-        if spec.float32 or len(spec.shape) != 2 or spec.shape[1] % GROUP:
-            raise CheckpointError(f"{name} cannot be quantised, but {name + names.SCALE} is there")
-        expected = (spec.shape[0], spec.shape[1] // GROUP)
-        if entry.dtype != "F8_E4M3":
-            raise CheckpointError(f"{name} has scales and dtype {entry.dtype}, expected F8_E4M3")
-        if scale.shape != expected or scale.dtype != "U8":
-            raise CheckpointError(f"{name + names.SCALE} is {scale.dtype} {scale.shape}, expected U8 {expected}")
-    for name in entries:
+            yield f"{name} is missing: expected with shape {spec.shape}, but no file holds it"
+        elif entry.shape != spec.shape:
+            yield f"{entry.file.name}: {name} has shape {entry.shape}, expected {spec.shape}"
+        elif (scale := entries.get(name + names.SCALE)) is not None:
+            yield from _wrong_pair(name, spec, entry, scale)
+        elif entry.dtype not in (allowed := ("F32",) if spec.float32 else FLOATS):
+            without = f" or {name + names.SCALE} beside it" if entry.dtype == "F8_E4M3" else ""
+            yield f"{entry.file.name}: {name} has dtype {entry.dtype}, expected {' or '.join(allowed)}{without}"
+    for name, entry in entries.items():
         if name.removesuffix(names.SCALE) not in specs and not name.startswith(names.OTHER_TOWERS):
-            raise CheckpointError(f"{name} is no tensor of this configuration")
+            yield f"{entry.file.name}: {name} is no tensor of this configuration"
+
+
+def _wrong_pair(name: str, spec: names.TensorSpec, weight: TensorEntry, scale: TensorEntry) -> Iterator[str]:
+    if spec.float32 or len(spec.shape) != 2 or spec.shape[1] % GROUP:
+        yield f"{weight.file.name}: {name} cannot be quantised, but {name + names.SCALE} is there"
+        return
+    expected = (spec.shape[0], spec.shape[1] // GROUP)
+    if weight.dtype != "F8_E4M3":
+        yield f"{weight.file.name}: {name} has scales and dtype {weight.dtype}, expected F8_E4M3"
+    if scale.shape != expected or scale.dtype != "U8":
+        yield f"{scale.file.name}: {name + names.SCALE} is {scale.dtype} {scale.shape}, expected U8 {expected}"

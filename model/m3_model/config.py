@@ -133,7 +133,10 @@ class M3Config:
             data = json.loads(path.read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
             raise ValueError(f"{path} is not JSON: {error}") from error
-        return cls.from_json(data)
+        try:
+            return cls.from_json(data)
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"{path} has a value of another type than an M3 config: {error}") from error
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "M3Config":
@@ -149,6 +152,7 @@ class M3Config:
             return text[key]
 
         _refuse_other_variants(text)
+        _refuse_other_quantization(data.get("quantization_config"))
         layers = int(need("num_hidden_layers"))
         sparse = text.get("sparse_attention_config") or {}
         if not sparse.get("use_sparse_attention", True):
@@ -289,3 +293,12 @@ def _refuse_other_variants(text: Mapping[str, Any]) -> None:
     for key, value in expected.items():
         if found[key] != value:
             raise ValueError(f"config.json: {key} is {found[key]!r}; this decoder computes only {value!r}")
+
+
+def _refuse_other_quantization(quantization: Mapping[str, Any] | None) -> None:
+    """Only MXFP8 in groups along the inputs is read, or no quantisation at all."""
+    if quantization is None:
+        return
+    found = quantization.get("quant_method"), quantization.get("weight_block_size", [1, 32])
+    if found != ("mxfp8", [1, 32]):
+        raise ValueError(f"config.json: quantisation {found[0]} in blocks of {found[1]}; only mxfp8 in [1, 32] is read")

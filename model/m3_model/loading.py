@@ -1,4 +1,7 @@
-"""Build a decoder from a checkpoint: read, dequantise, fuse."""
+"""Build a decoder from a checkpoint: each tensor is read into its place in a fused matrix and dequantised on the way.
+
+Beside the decoder, memory holds one tensor at a time and a bounded part of the files.
+"""
 
 from pathlib import Path
 
@@ -18,7 +21,7 @@ def load_decoder(
 ) -> Decoder:
     """The decoder of a checkpoint folder, all matrices dequantised to dtype.
 
-    Errors: CheckpointError before any tensor is read if the checkpoint is not whole.
+    Errors: CheckpointError before any tensor is read if the checkpoint is not whole, and for a scale that is no number.
     """
     return DecoderBuilder(Checkpoint.open(folder), dtype, device).decoder()
 
@@ -44,6 +47,17 @@ class DecoderBuilder:
 
     def _read(self, name: str) -> Tensor:
         return self.checkpoint.read(name, self.dtype, self.device)
+
+    def _stacked(self, matrices: list[str]) -> Tensor:
+        """Matrices of the same inputs as one, their rows in the given order."""
+        rows = [self.checkpoint.entries[name].shape[0] for name in matrices]
+        columns = self.checkpoint.entries[matrices[0]].shape[1]
+        stacked = torch.empty(sum(rows), columns, dtype=self.dtype, device=self.device)
+        first = 0
+        for name, num_rows in zip(matrices, rows, strict=True):
+            self.checkpoint.read_into(stacked[first : first + num_rows], name)
+            first += num_rows
+        return stacked
 
     def _layer(self, i: int) -> DecoderLayer:
         prefix = names.layer_prefix(i)
@@ -74,7 +88,7 @@ class DecoderBuilder:
                 groups.append(index_norms)
         return Attention(
             config=config,
-            projection_XC=torch.cat([self._read(f"{prefix}{part}.weight") for part in parts]),
+            projection_XC=self._stacked([f"{prefix}{part}.weight" for part in parts]),
             output_CX=self._read(f"{prefix}o_proj.weight"),
             norms=tuple(torch.cat(group) for group in groups),
         )
@@ -85,7 +99,7 @@ class DecoderBuilder:
 
     def _gated_mlp(self, prefix: str) -> GatedMlp:
         return GatedMlp(
-            gate_up_XC=torch.cat([self._read(f"{prefix}gate_proj.weight"), self._read(f"{prefix}up_proj.weight")]),
+            gate_up_XC=self._stacked([f"{prefix}gate_proj.weight", f"{prefix}up_proj.weight"]),
             down_CI=self._read(f"{prefix}down_proj.weight"),
             alpha=self.config.swiglu_alpha,
             limit=self.config.swiglu_limit,
@@ -99,9 +113,9 @@ class DecoderBuilder:
         w2_ECI = torch.empty(config.num_experts, C, width, dtype=self.dtype, device=self.device)
         for expert in range(config.num_experts):
             name = names.expert_prefix(i, expert)
-            w13_EXC[expert, :width] = self._read(f"{name}w1.weight")
-            w13_EXC[expert, width:] = self._read(f"{name}w3.weight")
-            w2_ECI[expert] = self._read(f"{name}w2.weight")
+            self.checkpoint.read_into(w13_EXC[expert, :width], f"{name}w1.weight")
+            self.checkpoint.read_into(w13_EXC[expert, width:], f"{name}w3.weight")
+            self.checkpoint.read_into(w2_ECI[expert], f"{name}w2.weight")
         return MoE(
             router=Router(
                 gate_EC=self.checkpoint.read(f"{prefix}gate.weight", torch.float32, self.device),

@@ -11,6 +11,8 @@ GROUP = 32
 """Neighbouring inputs that share a scale."""
 BIAS = 127
 """Exponent that a stored scale of 0 lies below 2 ** 0 by."""
+NAN_SCALE = 255
+"""The stored scale that stands for no number."""
 LARGEST = 448.0
 """Largest e4m3 number."""
 

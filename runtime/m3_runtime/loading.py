@@ -8,6 +8,7 @@ import torch
 
 import m3_model
 from m3_model.cache import KVCache
+from m3_model.config import M3Config
 from m3_model.loading import load_decoder
 from m3_model.tokenizer import Tokenizer
 from m3_runtime.chat.session import ChatEngine
@@ -50,12 +51,12 @@ def load_chat_engine(
         raise ValueError(f"{path} has no config.json; give the folder of an M3 checkpoint")
     if dtype not in _DTYPES:
         raise ValueError(f"dtype is {dtype!r}; use {', '.join(_DTYPES)}")
+    limit = M3Config.from_folder(path).max_positions
+    if max_context is not None and max_context > limit:
+        raise ValueError(f"max_context is {max_context}; this model reads at most {limit} tokens")
     tokenizer = Tokenizer.from_folder(path)
     template = ChatTemplate.from_folder(path)
     decoder = load_decoder(path, dtype=_DTYPES[dtype], device=device)
-    limit = decoder.config.max_positions
-    if max_context is not None and max_context > limit:
-        raise ValueError(f"max_context is {max_context}; this model reads at most {limit} tokens")
     context = max_context or min(limit, _DEFAULT_CONTEXT)
     num_pages = max(pages_for(cache_tokens or 0), pages_for(context) + _SPARE_PAGES)
     cache = KVCache.zeros(decoder.config, num_pages, dtype=_DTYPES[dtype], device=device)

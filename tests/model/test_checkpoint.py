@@ -1,4 +1,4 @@
-"""Checkpoints in the released format: what is written is read back, others read it too, and damage is named."""
+"""Checkpoints in the released format: what is written is read back, others read it too, and wrong tensors are named."""
 
 import json
 from collections.abc import Callable
@@ -114,12 +114,6 @@ def test_a_16_bit_model_is_near_the_exact_one(tmp_path: Path, run: Any) -> None:
     assert (rounded - exact).norm() < 0.03 * exact.norm()
 
 
-def test_image_towers_beside_the_text_model_are_accepted(tmp_path: Path) -> None:
-    write_random_checkpoint(tmp_path, tiny_config())
-    edit(tmp_path, lambda stored: stored.update({"vision_tower.vision_model.pre_layrnorm.weight": torch.ones(4)}))
-    load_decoder(tmp_path)
-
-
 def edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
     stored = load_file(folder / "model.safetensors")
     change(stored)
@@ -149,35 +143,6 @@ def test_a_wrong_tensor_is_named_before_anything_is_loaded(
     write_random_checkpoint(tmp_path, tiny_config(), quantized=True)
     edit(tmp_path, change)
     with pytest.raises(CheckpointError, match=message):
-        Checkpoint.open(tmp_path)
-
-
-def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"has no config\.json: give the folder"):
-        Checkpoint.open(tmp_path)
-    config = tiny_config()
-    write_checkpoint(tmp_path, config, random_tensors(config), shard_bytes=50_000)
-    shard = sorted(tmp_path.glob("*.safetensors"))[1]
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:100])
-    with pytest.raises(CheckpointError, match=f"{shard.name} is damaged"):
-        Checkpoint.open(tmp_path)
-    shard.unlink()
-    with pytest.raises(CheckpointError, match=f"{shard.name} is missing"):
-        Checkpoint.open(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="is not JSON"):
-        Checkpoint.open(tmp_path)
-
-
-def test_an_index_that_lies_is_named(tmp_path: Path) -> None:
-    config = tiny_config()
-    write_checkpoint(tmp_path, config, random_tensors(config), shard_bytes=50_000)
-    path = tmp_path / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    index["weight_map"][names.EMBEDDING] = index["weight_map"][names.HEAD]
-    path.write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match=r"embed_tokens\.weight should be in"):
         Checkpoint.open(tmp_path)
 
 

@@ -34,7 +34,7 @@ READ = [("shop/stock.py", "needs_reorder", -0.5)]
         (["--issue", "7"], Exit.USAGE, "issues/7.md"),
         (["--issue", "nowhere.md"], Exit.USAGE, "nowhere.md"),
         (["--issue", "1", "--model", "nonsense"], Exit.USAGE, "there is no model 'nonsense'"),
-        (["--issue", "1", "--model", "some/model"], Exit.USAGE, "hf download some/model"),
+        (["--issue", "1", "--model", "some/model"], Exit.USAGE, "m3 models pull some/model"),
         (["--issue", "1", "--model", "."], Exit.MODEL_UNAVAILABLE, "config.json"),
         (["--issue", "1", "--candidates", "0"], Exit.USAGE, "--candidates"),
     ],
