@@ -57,8 +57,9 @@ def executed_issue(
     if rng.random() < 0.08:
         return rng.choice(_SHORT)
     crashed = bool(error) and error not in ("AssertionError", "Failed") and rng.random() < 0.5
-    title = rng.choice(_CRASHES if crashed else _TITLES).format(**fields)
-    title = title[:1].upper() + title[1:] if rng.random() < 0.6 else title
+    template = rng.choice(_CRASHES if crashed else _TITLES)
+    template = template[:1].upper() + template[1:] if rng.random() < 0.6 else template
+    title = template.format(**fields)
     parts = []
     if usable and rng.random() < 0.5:
         parts.append(rng.choice(_EXPECTED))

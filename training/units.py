@@ -26,7 +26,8 @@ class Unit(NamedTuple):
     """Lines [first, last] of a module, counted from 0.
 
     `name` is the qualified name, "" for a window; `docstring` its lines as (first, last) or None; `weight` how often
-    the unit is visited relative to others; `digest` identifies its text without white space.
+    the unit is visited relative to others; `digest` identifies its text without white space, and a unit that shares one
+    of its `bands` (`training.near`) is nearly the same.
     """
 
     module: int
@@ -36,6 +37,7 @@ class Unit(NamedTuple):
     docstring: tuple[int, int] | None
     weight: float
     digest: bytes
+    bands: tuple[int, ...] = ()
 
 
 class Outline(NamedTuple):
