@@ -46,7 +46,7 @@ class DataSettings:
     full_form: float = 0.25
     two_edits: float = 0.1
     drop_docstring: float = 0.48
-    plain_requests: float = 0.05
+    plain_requests: float = 0.08
     executed: float = 0.15
     """Share of bugs that were executed, where such are given; always in the full form."""
     shifted_labels: float = 0.3
