@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from m3_tools.run_tests import report_text, run_tests
+from m3agent.fix.issue import load_issue
+from m3agent.fix.prompt import issue_text
+from m3agent.llm.protocol import ModelInfo
+from m3agent.settings import Settings
 from training.bugs import describe, repaired
 from training.conversations import executed_conversation
 from training.doctests import function_tests
 from training.execute import executed_bugs, job_of
 from training.executed import Executed, read_executed, write_executed
 from training.isolation import Outcome, Place, TestModule, run_module
+from training.issues import executed_issue
 from training.sources import PackageRecord
 from training.transcript import NS, Encoder
 
@@ -94,6 +99,20 @@ def damaged(old: str, new: str, name: str) -> TestModule:
     assert bug is not None
     place = Place(name, test.test_name, source, test.first + 1, (bug,))
     return TestModule(Path(), "smallnumbers/core.py", "\n\n".join(t.source for t in tests.values()) + "\n", (place,))
+
+
+def test_an_issue_reaches_the_model_as_it_was_trained(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    examples = (("middle([1, 2, 3])", "2"), ("middle('abc')", "'b'"))
+    for number in range(60):
+        error = rng.choice(["", "TypeError", "AssertionError"])
+        text = executed_issue(
+            rng, "Numbers.middle", "smallnumbers/core.py", examples, error, f"{error}: bad" * bool(error)
+        )
+        file = tmp_path / f"{number}.md"
+        file.write_text(f"# {text}\n", encoding="utf-8")
+        issue = load_issue(str(file), tmp_path, Settings(state_dir=tmp_path))
+        assert issue_text(issue, ModelInfo(name="nano", context_tokens=2048, is_nano=True)) == text
 
 
 @pytest.mark.parametrize(
