@@ -8,6 +8,7 @@ no tool ran (issues, test reports) is made up from true names of the module by `
 from __future__ import annotations
 
 import dataclasses
+import keyword
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -268,7 +269,8 @@ def failing_report(
     others = [f for f in shown.module.functions if f != name]
     damaged = shown.first_label + bug.first
     near = bug.source.split("\n")[max(0, bug.first - 1) : bug.first + 2]
-    identifiers = re.findall(r"[A-Za-z_]\w{2,}", " ".join(near)) or [short]
+    words = re.findall(r"[A-Za-z_]\w{2,}", " ".join(near))
+    identifiers = [word for word in words if not keyword.iskeyword(word)] or [short]
     for _ in range(min(failed, 3)):
         topic = short if rng.random() < 0.6 or not others else rng.choice(others).rsplit(".", 1)[-1].strip("_")
         test = (
@@ -277,19 +279,18 @@ def failing_report(
             + rng.choice(["", "", "_" + rng.choice(_CASES), "_" + rng.choice(_CASES), f"[{rng.randrange(6)}]"])
         )
         owner = rng.choice(["", "", f"Test{stem.title().replace('_', '')}::"])
-        lines += [f"FAILED {file}::{owner}{test}", f"{file}:{rng.randrange(5, 300)} in {test.split('[')[0]}"]
+        lines += [
+            f"FAILED {file}::{owner}{test}",
+            f"{file}:{rng.randrange(5, 300)} in {owner.replace('::', '.')}{test.split('[')[0]}",
+        ]
         if error or rng.random() < 0.1:
             if others and rng.random() < 0.3:
-                lines.append(
-                    f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others).rsplit('.', 1)[-1]}"
-                )
+                lines.append(f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others)}")
             end = shown.first_label + len(bug.source.split("\n")) - 1
             at = damaged if rng.random() < 0.7 else rng.randrange(damaged, max(damaged + 1, end + 1))
-            lines.append(f"{shown.path}:{at} in {name.rsplit('.', 1)[-1]}")
+            lines.append(f"{shown.path}:{at} in {name}")
             if others and rng.random() < 0.12:
-                lines.append(
-                    f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others).rsplit('.', 1)[-1]}"
-                )
+                lines.append(f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others)}")
         lines += wording.error_lines(rng, error, name, identifiers)
     if rng.random() < 0.85:
         run = rng.sample(others, min(len(others), rng.choice([0, 1, 2, 4, 7, 11])))

@@ -16,6 +16,7 @@ import importlib.metadata
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import tempfile
 import time
@@ -76,10 +77,21 @@ def executed_bugs(job: _Job) -> list[Executed]:
         places.append(Place(unit.name, test.test_name, source, unit.first + 1, tuple(_bugs(source, rng))))
     if not places:
         return []
-    module = TestModule(job.root, job.path, "\n\n".join(t.source for t in tests.values()) + "\n", tuple(places))
+    text = "\n\n".join(t.source for t in tests.values()) + "\n"
+    if rng.random() < 0.5:
+        text = with_imports_on_top(text, dotted)
+    module = TestModule(job.root, job.path, text, tuple(places))
     results = run_module(module, other_tests=OTHER_TESTS, seed=rng.randrange(2**32))
     total = job.text.count("\n") + 1
     return [_executed(job, cut.functions, tests[r.place.name].examples, total, r) for r in results]
+
+
+def with_imports_on_top(tests: str, dotted: str) -> str:
+    """The tests with their imports of the module before them: pytest then explains a call by the function's name."""
+    pattern = re.compile(rf"^    from {re.escape(dotted)} import (.+)\n\n?", re.MULTILINE)
+    names = {name for found in pattern.findall(tests) for name in found.split(", ")}
+    head = f"from {dotted} import {', '.join(sorted(names))}\n\n\n" if names else ""
+    return head + pattern.sub("", tests)
 
 
 def _executed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import multiprocessing
 import random
@@ -17,7 +18,7 @@ from m3agent.settings import Settings
 from training.bugs import describe, repaired
 from training.conversations import executed_conversation
 from training.doctests import function_tests
-from training.execute import executed_bugs, job_of
+from training.execute import executed_bugs, job_of, with_imports_on_top
 from training.executed import Executed, read_executed, write_executed
 from training.isolation import Outcome, Place, TestModule, run_module
 from training.issues import executed_issue
@@ -139,6 +140,14 @@ def test_the_report_is_that_of_the_test_tool_on_the_damaged_repository(
     expected = asyncio.run(run_tests(repo, [test], trace=True, load_plugins=False))
     assert [o.report for o in found] == [report_text(expected)]
     assert "1 failed" in found[0].report
+
+
+def test_imports_on_top_leave_tests_that_parse_and_lack_nothing() -> None:
+    tests = "\n\n".join(t.source for t in function_tests(MODULE, "smallnumbers.core")) + "\n"
+    text = with_imports_on_top(tests, "smallnumbers.core")
+    ast.parse(text)
+    assert text.startswith("from smallnumbers.core import Counter, middle, steps\n")
+    assert text.count("import") == 1
 
 
 def test_a_bug_that_no_test_notices_is_dropped(package: Path) -> None:
