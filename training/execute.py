@@ -33,7 +33,7 @@ from training.units import MAX_CHARS, outline
 
 PACKAGES = ("networkx", "sympy", "mpmath", "scipy", "scikit-image", "statsmodels", "pandas", "numpy", "python-dateutil")
 """Distributions rich in examples whose import has no effects."""
-BUGS_PER_FUNCTION = 6
+BUGS_PER_FUNCTION = 16
 OTHER_TESTS = 6
 """At most so many other tests of the module run with the damaged function's, for the counts and the suspects."""
 DROP_DOCSTRING = 0.7

@@ -6,6 +6,8 @@ import ast
 import asyncio
 import multiprocessing
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,3 +191,9 @@ def test_every_executed_bug_fails_a_test_is_undone_and_makes_a_conversation(pack
     records, again = read_executed(tmp_path / "executed.json.xz")
     assert records == [record]
     assert sorted(map(repr, again)) == sorted(map(repr, found))
+
+
+def test_the_trainer_needs_neither_pytest_nor_the_tools() -> None:
+    code = "import sys, training.feed; print(sorted({'pytest', 'pydantic', 'm3_tools'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert ran.stdout == "[]\n", ran.stderr
