@@ -11,6 +11,7 @@ which every test passes is dropped. The file is carried to the training machine,
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import importlib.metadata
 import multiprocessing
@@ -29,7 +30,7 @@ from training.executed import Executed, write_executed
 from training.isolation import Outcome, Place, TestModule, run_module
 from training.quality import is_test_path, worth_reading
 from training.sources import PackageRecord, installed_files
-from training.units import MAX_CHARS, outline
+from training.units import MAX_CHARS, docstring_lines, outline
 
 PACKAGES = ("networkx", "sympy", "mpmath", "scipy", "scikit-image", "statsmodels", "pandas", "numpy", "python-dateutil")
 """Distributions rich in examples whose import has no effects."""
@@ -65,16 +66,17 @@ def executed_bugs(job: _Job) -> list[Executed]:
     except (SyntaxError, ValueError, RecursionError):
         return []
     lines = job.text.split("\n")
+    definitions = {n.lineno: n for n in ast.walk(ast.parse(job.text)) if isinstance(n, ast.FunctionDef)}
     places: list[Place] = []
-    for unit in cut.units:
-        test = tests.get(unit.name)
-        if test is None or test.first != unit.first or unit.last != test.last:
-            continue
-        shown = lines[unit.first : unit.last + 1]
-        if unit.docstring is not None and rng.random() < DROP_DOCSTRING:
-            del shown[unit.docstring[0] - unit.first : unit.docstring[1] - unit.first + 1]
+    for test in tests.values():
+        shown = lines[test.first : test.last + 1]
+        documented = next((d for n in range(test.first, test.last) if (d := definitions.get(n + 1))), None)
+        docstring = docstring_lines(documented) if documented else None
+        if docstring is not None and (len("\n".join(shown)) > MAX_CHARS or rng.random() < DROP_DOCSTRING):
+            del shown[docstring[0] - test.first : docstring[1] - test.first + 1]
         source = "\n".join(shown)
-        places.append(Place(unit.name, test.test_name, source, unit.first + 1, tuple(_bugs(source, rng))))
+        if len(source) <= MAX_CHARS:
+            places.append(Place(test.qualname, test.test_name, source, test.first + 1, tuple(_bugs(source, rng))))
     if not places:
         return []
     text = "\n\n".join(t.source for t in tests.values()) + "\n"

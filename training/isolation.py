@@ -30,6 +30,8 @@ from training.bugs import Bug
 DEADLINE_S = 2.0
 SHOWN_DEADLINE_S = 60
 """The deadline that a report of a hanging test names."""
+REPOSITORY = "/home/user/project"
+"""Stands in a report for the folder in which the package lies here."""
 MODULE_S = 60.0
 """Most time for one module, so that a slow one does not hold up the rest."""
 MEMORY_BYTES, FILE_BYTES = 8 << 30, 4 << 20
@@ -152,7 +154,8 @@ class _Runs:
             scores=record.scores,
         )
         first = next(iter(record.failures.values()))
-        return Outcome(place, bug, report_text(report), first.error_type, len(record.outcomes))
+        text = report_text(report).replace(str(self.module.root), REPOSITORY)
+        return Outcome(place, bug, text, first.error_type, len(record.outcomes))
 
     def _run(
         self, items: Sequence[pytest.Item], replaced: Sequence[tuple[types.FunctionType, Any]]

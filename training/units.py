@@ -63,7 +63,7 @@ def outline(module: int, package: str, path: str, text: str) -> Outline:
         size = sum(map(len, chunk)) + len(chunk)
         if MIN_CHARS <= size <= MAX_CHARS and len(chunk) > 1:
             digest = hashlib.blake2b("".join("".join(chunk).split()).encode("utf-8", "replace"), digest_size=8).digest()
-            units.append(Unit(module, first, last, name, _docstring(node), weight * scale, digest))
+            units.append(Unit(module, first, last, name, docstring_lines(node), weight * scale, digest))
 
     for node, prefix in _definitions(tree):
         name = prefix + node.name
@@ -108,7 +108,7 @@ def _function_weight(node: ast.AST) -> float:
     return 1.3 if operators >= 3 else 1.0
 
 
-def _docstring(node: ast.stmt) -> tuple[int, int] | None:
+def docstring_lines(node: ast.stmt) -> tuple[int, int] | None:
     """The docstring's lines when other statements follow it on lines of their own."""
     body = getattr(node, "body", [])
     if len(body) > 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
