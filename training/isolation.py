@@ -32,7 +32,7 @@ SHOWN_DEADLINE_S = 60
 """The deadline that a report of a hanging test names."""
 REPOSITORY = "/home/user/project"
 """Stands in a report for the folder in which the package lies here."""
-MODULE_S = 60.0
+MODULE_S = 30.0
 """Most time for one module, so that a slow one does not hold up the rest."""
 MEMORY_BYTES, FILE_BYTES = 8 << 30, 4 << 20
 
