@@ -20,8 +20,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.doctests import FunctionTest, function_tests
 from training.bugs import Bug, inject
+from training.doctests import FunctionTest, function_tests
 from training.sources import HELD_OUT, normalised
 
 PACKAGES = (

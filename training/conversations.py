@@ -8,6 +8,7 @@ no tool ran (issues, test reports) is made up from true names of the module by `
 from __future__ import annotations
 
 import dataclasses
+import keyword
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 from training import wording
 from training.bugs import Bug, inject
 from training.corpus import Corpus, Module
+from training.executed import Executed
+from training.issues import executed_issue
 from training.requests import plain_requests
 from training.transcript import CODE, NO_LOSS, Encoder, Transcript
 from training.units import Unit
@@ -44,7 +47,9 @@ class DataSettings:
     full_form: float = 0.25
     two_edits: float = 0.1
     drop_docstring: float = 0.48
-    plain_requests: float = 0.05
+    plain_requests: float = 0.08
+    executed: float = 0.15
+    """Share of bugs that were executed, where such are given; always in the full form."""
     shifted_labels: float = 0.3
     """Units whose line numbers are drawn anew from 1 to 999, so that every label is learnt; the others keep their
     own."""
@@ -78,12 +83,28 @@ class Shown:
         return "\n".join(self.lines)
 
 
-def examples(corpus: Corpus, *, seed: int, settings: DataSettings | None = None) -> Iterator[Example]:
-    """Examples without end, the same for the same seed."""
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What the prompt says of an executed bug: the issue, the true report, and the number of tests."""
+
+    issue: str
+    report: str
+    total: int
+
+
+def examples(
+    corpus: Corpus, *, seed: int, settings: DataSettings | None = None, executed: Sequence[Executed] = ()
+) -> Iterator[Example]:
+    """Examples without end, the same for the same seed; `executed` are mixed in."""
     chosen = settings or DataSettings()
     rng = random.Random(seed)
     encoder = Encoder()
     while True:
+        if executed and rng.random() < chosen.executed:
+            tokens, classes = executed_conversation(encoder, rng, rng.choice(executed)).arrays()
+            if len(tokens) <= chosen.max_tokens:
+                yield Example(tokens, classes)
+            continue
         unit = corpus.draw(rng)
         module = corpus.modules[unit.module]
         if rng.random() < chosen.plain_requests / chosen.bugs_per_visit:
@@ -106,6 +127,20 @@ def examples(corpus: Corpus, *, seed: int, settings: DataSettings | None = None)
                 tokens, classes = conversation(encoder, rng, shown, bug, full=False).arrays()
             if len(tokens) <= chosen.max_tokens:
                 yield Example(tokens, classes)
+
+
+def executed_conversation(encoder: Encoder, rng: random.Random, executed: Executed) -> Transcript:
+    """The whole conversation about an executed bug; the issue is worded anew each time."""
+    no_ids, no_lines = np.zeros(0, np.uint16), np.zeros(1, np.int32)
+    module = Module(executed.package, executed.path, "", no_ids, no_lines, list(executed.functions))
+    lines = executed.source.split("\n")
+    last = executed.first_line - 1 + len(lines) - 1
+    unit = Unit(0, executed.first_line - 1, last, executed.name, None, 1.0, b"")
+    shown = Shown(module, unit, executed.path, lines, [None] * len(lines), executed.first_line, executed.file_lines)
+    message = next((line for line in executed.report.split("\n") if line.startswith(executed.error)), "")
+    issue = executed_issue(rng, executed.name, executed.path, executed.examples, executed.error, message)
+    told = Told(issue, executed.report, executed.total)
+    return conversation(encoder, rng, shown, executed.bug, full=True, told=told)
 
 
 def neighbours(corpus: Corpus, index: int) -> list[Module]:
@@ -145,23 +180,25 @@ def shown_path(path: str) -> str:
 
 
 def conversation(
-    encoder: Encoder, rng: random.Random, shown: Shown, bug: Bug, *, full: bool, neighbours: Sequence[Module] = ()
+    encoder: Encoder,
+    rng: random.Random,
+    shown: Shown,
+    bug: Bug,
+    *,
+    full: bool,
+    neighbours: Sequence[Module] = (),
+    told: Told | None = None,
 ) -> Transcript:
-    """The conversation that repairs `bug`, in the full or in the short form."""
+    """The conversation that repairs `bug`, in the full or in the short form; what is not `told` is made up."""
     transcript = Transcript(encoder)
     name = shown.unit.name
     counts = rng.choice([0, 1, 2, 3, 5, 8, rng.randrange(60)]), rng.choice([1, 1, 1, 2, 3])
     if full:
         error = wording.error_name(rng, bug.kind)
-        names = [name] if name else []
         transcript.developer(SYSTEM, TOOLS)
-        transcript.user(
-            wording.issue(
-                rng, names + rng.sample(shown.module.functions, min(1, len(shown.module.functions))), shown.path, error
-            )
-        )
+        transcript.user(told.issue if told else _issue(rng, shown, error))
         transcript.call("test", {})
-        transcript.result(failing_report(rng, shown, bug, error, *counts, neighbours))
+        transcript.result(told.report if told else failing_report(rng, shown, bug, error, *counts, neighbours))
         last = shown.first_label + len(bug.source.split("\n")) - 1
         where = {"symbol": name} if name else {"start": str(shown.first_label), "end": str(last)}
         transcript.call("read", {"path": shown.path, **where})
@@ -174,13 +211,18 @@ def conversation(
         done = {"replace": "replaced ", "delete": "deleted ", "insert": "inserted after "}[repair.action]
         transcript.result(f"{shown.path}: {done}{label}" + (f"; lines below moved by {moved:+d}" if moved else ""))
         transcript.call("test", {})
-        solved = rng.random() > STILL_FAILING
-        transcript.result(
-            f"{counts[0] + counts[1]} passed" if solved else failing_report(rng, shown, bug, error, *counts, neighbours)
-        )
+        solved = told is not None or rng.random() > STILL_FAILING
+        total = told.total if told else counts[0] + counts[1]
+        transcript.result(f"{total} passed" if solved else failing_report(rng, shown, bug, error, *counts, neighbours))
         sentence = rng.choice(wording.SENTENCES if solved else wording.STILL_FAILING)
         transcript.say(sentence.format(f=name or "the code", p=shown.path, n=label[1:-1]))
     return transcript
+
+
+def _issue(rng: random.Random, shown: Shown, error: str) -> str:
+    names = [shown.unit.name] if shown.unit.name else []
+    others = rng.sample(shown.module.functions, min(1, len(shown.module.functions)))
+    return wording.issue(rng, names + others, shown.path, error)
 
 
 def read_result(transcript: Transcript, shown: Shown, bug: Bug) -> None:
@@ -227,7 +269,8 @@ def failing_report(
     others = [f for f in shown.module.functions if f != name]
     damaged = shown.first_label + bug.first
     near = bug.source.split("\n")[max(0, bug.first - 1) : bug.first + 2]
-    identifiers = re.findall(r"[A-Za-z_]\w{2,}", " ".join(near)) or [short]
+    words = re.findall(r"[A-Za-z_]\w{2,}", " ".join(near))
+    identifiers = [word for word in words if not keyword.iskeyword(word)] or [short]
     for _ in range(min(failed, 3)):
         topic = short if rng.random() < 0.6 or not others else rng.choice(others).rsplit(".", 1)[-1].strip("_")
         test = (
@@ -236,19 +279,18 @@ def failing_report(
             + rng.choice(["", "", "_" + rng.choice(_CASES), "_" + rng.choice(_CASES), f"[{rng.randrange(6)}]"])
         )
         owner = rng.choice(["", "", f"Test{stem.title().replace('_', '')}::"])
-        lines += [f"FAILED {file}::{owner}{test}", f"{file}:{rng.randrange(5, 300)} in {test.split('[')[0]}"]
+        lines += [
+            f"FAILED {file}::{owner}{test}",
+            f"{file}:{rng.randrange(5, 300)} in {owner.replace('::', '.')}{test.split('[')[0]}",
+        ]
         if error or rng.random() < 0.1:
             if others and rng.random() < 0.3:
-                lines.append(
-                    f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others).rsplit('.', 1)[-1]}"
-                )
+                lines.append(f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others)}")
             end = shown.first_label + len(bug.source.split("\n")) - 1
             at = damaged if rng.random() < 0.7 else rng.randrange(damaged, max(damaged + 1, end + 1))
-            lines.append(f"{shown.path}:{at} in {name.rsplit('.', 1)[-1]}")
+            lines.append(f"{shown.path}:{at} in {name}")
             if others and rng.random() < 0.12:
-                lines.append(
-                    f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others).rsplit('.', 1)[-1]}"
-                )
+                lines.append(f"{shown.path}:{rng.randrange(1, shown.file_lines + 1)} in {rng.choice(others)}")
         lines += wording.error_lines(rng, error, name, identifiers)
     if rng.random() < 0.85:
         run = rng.sample(others, min(len(others), rng.choice([0, 1, 2, 4, 7, 11])))

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from training.near import band_keys
 from training.quality import worth_reading
 from training.sources import PackageRecord, SourceFile, read_sources
 from training.transcript import Encoder
@@ -60,31 +61,27 @@ class Corpus:
 def build_corpus(
     archive: Path | None, *, processes: int, installed: bool = True, held_out: bool = False, limit: int | None = None
 ) -> Corpus:
-    """Read, parse, cut and encode all sources; units equal to one of a held-out package are left out.
+    """Read, parse, cut and encode all sources; of units that are nearly the same the first stays, and those nearly
+    equal to one of a held-out package are left out.
 
     `held_out=True` gives the held-out packages alone, for evaluation. `limit` keeps that many modules (for tests).
     """
     files, records = read_sources(archive, installed=installed, held_out=held_out)
     files = files[:limit]
+    refused: set[bytes | int] = set()
     if not held_out and installed:
         others, _ = read_sources(None, held_out=True)
-        refused = {u.digest for f in others for u in _units(f)}
-    else:
-        refused = set()
+        for unit in _assemble(others, [], set(), processes).units:
+            refused.update((unit.digest, *unit.bands))
     return _assemble(files, records, refused, processes)
-
-
-def _units(file: SourceFile) -> list[Unit]:
-    try:
-        return outline(0, file.package, file.path, file.text).units
-    except (SyntaxError, ValueError, RecursionError):
-        return []
 
 
 _shared: tuple[list[SourceFile], Encoder] | None = None
 
 
-def _assemble(files: list[SourceFile], records: list[PackageRecord], refused: set[bytes], processes: int) -> Corpus:
+def _assemble(
+    files: list[SourceFile], records: list[PackageRecord], refused: set[bytes | int], processes: int
+) -> Corpus:
     global _shared
     _shared = files, Encoder()
     starts = range(0, len(files), CHUNK)
@@ -97,8 +94,9 @@ def _assemble(files: list[SourceFile], records: list[PackageRecord], refused: se
                 for offset, ids, line_starts, cut in chunk:
                     file = files[start + offset]
                     index = len(modules)
-                    fresh = [u for u in cut.units if u.digest not in seen]
-                    seen.update(u.digest for u in fresh)
+                    fresh = [u for u in cut.units if seen.isdisjoint((u.digest, *u.bands))]
+                    for unit in fresh:
+                        seen.update((unit.digest, *unit.bands))
                     units += [u._replace(module=index) for u in fresh]
                     modules.append(Module(file.package, file.path, file.text, ids, line_starts, cut.functions))
     finally:
@@ -124,5 +122,7 @@ def _read_chunk(start: int) -> list[tuple[int, NDArray[np.uint16], NDArray[np.in
         ids = np.array(encoder.content(text), dtype=np.uint16)
         ends = np.flatnonzero(ids == encoder.newline).astype(np.int32) + 1
         if len(ends) == text.count("\n"):
-            result.append((offset, ids, np.concatenate([np.zeros(1, np.int32), ends]), cut))
+            starts = np.concatenate([np.zeros(1, np.int32), ends])
+            banded = [u._replace(bands=band_keys(ids[starts[u.first] : starts[u.last + 1]])) for u in cut.units]
+            result.append((offset, ids, starts, cut._replace(units=banded)))
     return result

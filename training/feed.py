@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import queue
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.queues import Queue
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from training.conversations import DataSettings, Example, examples
 from training.corpus import Corpus
+from training.executed import Executed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,13 +86,16 @@ class Feed:
         pack_tokens: int,
         seed: int,
         settings: DataSettings | None = None,
+        executed: Sequence[Executed] = (),
         ahead: int = 4,
     ) -> None:
         context = multiprocessing.get_context("fork")
         self._queue: Queue[Pack] = context.Queue(processes * ahead)
         self._workers = [
             context.Process(
-                target=_work, args=(corpus, seed * 1000 + i, settings, pack_tokens, self._queue), daemon=True
+                target=_work,
+                args=(corpus, seed * 1000 + i, settings, executed, pack_tokens, self._queue),
+                daemon=True,
             )
             for i in range(processes)
         ]
@@ -111,6 +115,13 @@ class Feed:
             worker.join()
 
 
-def _work(corpus: Corpus, seed: int, settings: DataSettings | None, pack_tokens: int, out: Queue[Pack]) -> None:
-    for pack in packs(examples(corpus, seed=seed, settings=settings), pack_tokens):
+def _work(
+    corpus: Corpus,
+    seed: int,
+    settings: DataSettings | None,
+    executed: Sequence[Executed],
+    pack_tokens: int,
+    out: Queue[Pack],
+) -> None:
+    for pack in packs(examples(corpus, seed=seed, settings=settings, executed=executed), pack_tokens):
         out.put(pack)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import random
 
-from training.slips import other_constant
+from training.slips.values import other_constant
 from training.syntax import Maker, Parsed, Span
 
 

@@ -9,42 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from training import wording
+from training import phrases, wording
 from training.corpus import Module
 from training.transcript import NO_LOSS, Encoder, Transcript
 from training.units import Unit
 
 MAX_SHOWN_LINES = 60
 MAX_ROWS = 8
-
-_TESTS = [
-    "run the tests", "Run the test suite", "please run all tests", "do the tests pass?", "test it", "run pytest",
-    "are the tests green?", "check the tests", "which tests fail?", "can you run the tests", "execute the tests please",
-    "what is failing?", "try the tests again", "rerun the tests", "make sure the tests pass",
-]  # fmt: skip
-_SHOW = [
-    "show {p}", "show me {p}", "open {p}", "read {p}", "print {p}", "let me see {p}", "what is in {p}?", "cat {p}",
-    "display the file {p}", "can you show {p}", "look at {p}", "give me the content of {p}", "view {p}",
-]  # fmt: skip
-_SYMBOL = [
-    "show {f} in {p}", "read {f} from {p}", "open the function {f} of {p}", "let me see {f} ({p})",
-    "show me {f} in {p}", "what does {f} in {p} look like?", "print {f} of {p}",
-]  # fmt: skip
-_DEFINED = [
-    "where is {f} defined?", "find {f}", "where is {f}?", "find the definition of {f}", "which file defines {f}",
-    "search for {f}", "grep {f}", "look for {f}", "where do we define {f}", "locate {f}", "in which file is {f}",
-]  # fmt: skip
-_USED = [
-    "where is {f} used?", "who calls {f}?", "find the uses of {f}", "which code calls {f}", "find all calls of {f}",
-]  # fmt: skip
-_TALK = [
-    ("hello", "Hello. I can run the tests, show code, find names and repair small bugs."),
-    ("hi", "Hello. I can run the tests, show code, find names and repair small bugs."),
-    ("what can you do?", "I can run the tests, show code, find names and repair small bugs."),
-    ("help", "Ask me to run the tests, to show a file, to find a name, or to repair a small bug."),
-    ("who are you?", "I am nano, the small model that comes with m3. I repair small bugs in Python."),
-    ("thanks", "You are welcome."), ("thank you", "You are welcome."), ("ok", "Good."),
-]  # fmt: skip
 
 
 def plain_requests(
@@ -60,22 +31,40 @@ def plain_requests(
     transcript = Transcript(encoder)
     transcript.developer(system, tools)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        rng.choice([_run_tests, _run_tests, _show, _show, _find, _find, _talk])(transcript, rng, module, unit, path)
+        rng.choice(_KINDS)(transcript, rng, module, unit, path)
     return transcript.arrays()
 
 
-def _ask(transcript: Transcript, rng: random.Random, text: str) -> None:
-    transcript.user(text[:1].upper() + text[1:] if rng.random() < 0.3 else text)
-
-
 def _talk(transcript: Transcript, rng: random.Random, module: Module, unit: Unit, path: str) -> None:
-    said, answer = rng.choice(_TALK)
-    _ask(transcript, rng, said)
+    said, answer = rng.choice(phrases.TALK)
+    transcript.user(phrases.varied(rng, rng.choice(said)))
     transcript.say(answer)
 
 
+def _cannot(transcript: Transcript, rng: random.Random, module: Module, unit: Unit, path: str) -> None:
+    """What nano has no tool or no mind for gets an honest sentence."""
+    said, answer = rng.choice(phrases.CANNOT)
+    text = rng.choice(said).format(p=path, f=_short_name(rng, module))
+    transcript.user(phrases.varied(rng, text))
+    transcript.say(answer)
+
+
+def _sound(transcript: Transcript, rng: random.Random, module: Module, unit: Unit, path: str) -> None:
+    """An issue about code whose tests all pass: nothing is edited."""
+    names = [unit.name] if unit.name else []
+    transcript.user(wording.issue(rng, names, path, wording.error_name(rng, "variable")))
+    transcript.call("test", {})
+    passed = rng.randrange(2, 200)
+    transcript.result(f"{passed} passed")
+    transcript.say(rng.choice(phrases.SOUND).format(n=passed))
+
+
+def _short_name(rng: random.Random, module: Module) -> str:
+    return (rng.choice(module.functions) if module.functions else "main").rsplit(".", 1)[-1]
+
+
 def _run_tests(transcript: Transcript, rng: random.Random, module: Module, unit: Unit, path: str) -> None:
-    _ask(transcript, rng, rng.choice(_TESTS))
+    transcript.user(phrases.worded(rng, phrases.TESTS, phrases.TESTS_ASKED))
     transcript.call("test", {})
     passed, failed = rng.randrange(1, 60), rng.choice([0, 0, 1, 1, 2])
     if not failed:
@@ -97,19 +86,19 @@ def _run_tests(transcript: Transcript, rng: random.Random, module: Module, unit:
 def _show(transcript: Transcript, rng: random.Random, module: Module, unit: Unit, path: str) -> None:
     total = module.text.count("\n") + (not module.text.endswith("\n"))
     if total <= MAX_SHOWN_LINES and (not unit.name or rng.random() < 0.7):
-        _ask(transcript, rng, rng.choice(_SHOW).format(p=path))
+        transcript.user(phrases.worded(rng, phrases.SHOW, phrases.SHOW_ASKED, p=path))
         transcript.call("read", {"path": path})
         _lines(transcript, module, path, range(total))
         transcript.say(f"This is {path}.")
         return
     if module.functions.count(unit.name) == 1 and unit.last - unit.first < MAX_SHOWN_LINES:
-        _ask(transcript, rng, rng.choice(_SYMBOL).format(p=path, f=unit.name))
+        transcript.user(phrases.worded(rng, phrases.SYMBOL, phrases.SYMBOL_ASKED, p=path, f=unit.name))
         transcript.call("read", {"path": path, "symbol": unit.name})
         where = f"{path} (lines {unit.first + 1}-{unit.last + 1} of {total})"
         _lines(transcript, module, where, range(unit.first, unit.last + 1))
         transcript.say(f"This is {unit.name} in {path}.")
         return
-    _ask(transcript, rng, rng.choice(_SHOW).format(p=path))
+    transcript.user(phrases.worded(rng, phrases.SHOW, phrases.SHOW_ASKED, p=path))
     transcript.call("read", {"path": path})
     shown = min(total, MAX_SHOWN_LINES)
     _lines(transcript, module, f"{path} (lines 1-{shown} of {total})", range(shown))
@@ -126,9 +115,10 @@ def _lines(transcript: Transcript, module: Module, head: str, numbers: Sequence[
 
 
 def _find(transcript: Transcript, rng: random.Random, module: Module, unit: Unit, path: str) -> None:
-    name = (rng.choice(module.functions) if module.functions else "main").rsplit(".", 1)[-1]
+    name = _short_name(rng, module)
     defined = rng.random() < 0.6
-    _ask(transcript, rng, rng.choice(_DEFINED if defined else _USED).format(f=name))
+    orders, questions = (phrases.DEFINED, phrases.DEFINED_ASKED) if defined else (phrases.USED, phrases.USED_ASKED)
+    transcript.user(phrases.worded(rng, orders, questions, f=name))
     pattern = f"(def|class) {name}\\b" if defined else f"\\b{name}\\("
     transcript.call("grep", {"pattern": pattern})
     rows = [i for i, line in enumerate(module.text.split("\n")) if re.search(pattern, line)][:MAX_ROWS]
@@ -140,3 +130,6 @@ def _find(transcript: Transcript, rng: random.Random, module: Module, unit: Unit
     numbers = ", ".join(str(i + 1) for i in rows)
     where = f"{path}, line{'s' if len(rows) > 1 else ''} {numbers}"
     transcript.say(f"{name} is {'defined' if defined else 'used'} in {where}.")
+
+
+_KINDS = (_run_tests, _run_tests, _show, _show, _show, _find, _find, _find, _talk, _cannot, _cannot, _sound)

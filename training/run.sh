@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 out=${1:-.data/nano-run} minutes=${2:-20}
 export PYTHONPATH=.:runtime:kernels:model:tools PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 mkdir -p "$out"
-archive=.data/source.tar.xz
-python3 -m training.train --out "$out" --minutes "$minutes" $([ -f "$archive" ] && echo --archive "$archive")
+archive=.data/source.tar.xz executed=.data/executed.json.xz
+python3 -m training.train --out "$out" --minutes "$minutes" $([ -f "$archive" ] && echo --archive "$archive") \
+    $([ -f "$executed" ] && echo --executed "$executed")
 python3 -m training.export "$out/weights.pt"

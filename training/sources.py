@@ -194,6 +194,16 @@ def archive_files(archive: Path) -> Iterator[tuple[PackageRecord, str, bytes]]:
                 yield records[package], path, handle.read()
 
 
+def merged_records(*lists: Iterable[PackageRecord]) -> list[PackageRecord]:
+    """The records by name; of two of one package and version the one that read more stays."""
+    found: dict[tuple[str, str], PackageRecord] = {}
+    for record in (r for records in lists for r in records):
+        known = found.get((record.package, record.version))
+        if known is None or known.bytes < record.bytes:
+            found[record.package, record.version] = record
+    return [found[key] for key in sorted(found)]
+
+
 def write_record(records: Iterable[PackageRecord], path: Path) -> None:
     """Write the packages that were read, one object each, for the model card."""
     path.write_text(json.dumps([dataclasses.asdict(r) for r in records], indent=1) + "\n", encoding="utf-8")

@@ -29,11 +29,12 @@ from torch import Tensor, nn
 
 from training.conversations import DataSettings
 from training.corpus import Corpus, build_corpus
+from training.executed import Executed, read_executed
 from training.feed import Feed, Pack
 from training.held_out import Case, held_out_set
 from training.model import NANO, Shape, TrainedNano
 from training.optimizer import Muon, split_parameters
-from training.sources import write_record
+from training.sources import merged_records, write_record
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,8 @@ class TrainConfig:
     out: Path
     archive: Path | None = None
     """Carried sources, read beside the installed packages; None reads the installed ones alone."""
+    executed: Path | None = None
+    """Executed bugs that `training.execute` made; None trains on made-up reports alone."""
     minutes: float = 20.0
     tokens_per_step: int = 65_536
     """Per GPU."""
@@ -170,7 +173,9 @@ def average_gradients(parameters: list[nn.Parameter]) -> None:
         at += g.numel()
 
 
-def train(rank: int, world: int, config: TrainConfig, corpus: Corpus, cases: list[Case]) -> None:
+def train(
+    rank: int, world: int, config: TrainConfig, corpus: Corpus, executed: list[Executed], cases: list[Case]
+) -> None:
     """One rank's run, forked from `main` with the corpus; CUDA is touched after the data workers are forked."""
     torch.set_num_threads(1)
     feed = Feed(
@@ -179,6 +184,7 @@ def train(rank: int, world: int, config: TrainConfig, corpus: Corpus, cases: lis
         pack_tokens=config.tokens_per_step,
         seed=config.seed * 1000 + rank,
         settings=DataSettings(),
+        executed=executed,
     )
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", rank) if cuda else torch.device("cpu")
@@ -298,6 +304,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--archive", type=Path)
+    parser.add_argument("--executed", type=Path)
     parser.add_argument("--minutes", type=float, default=TrainConfig.minutes)
     parser.add_argument("--tokens-per-step", type=int, default=TrainConfig.tokens_per_step)
     parser.add_argument("--workers", type=int, default=TrainConfig.workers)
@@ -315,11 +322,15 @@ def main() -> None:
     cores = os.cpu_count() or 1
     corpus = build_corpus(config.archive, processes=cores, installed=config.installed)
     cases = held_out_set(count=config.cases, processes=cores) if config.cases else []
+    more, executed = read_executed(config.executed) if config.executed else ([], [])
     config.out.mkdir(parents=True, exist_ok=True)
-    write_record(corpus.records, config.out / "sources.json")
-    print(f"{len(corpus.units)} units, {len(cases)} held-out cases in {time.monotonic() - started:.0f} s", flush=True)
+    write_record(merged_records(corpus.records, more), config.out / "sources.json")
+    read = f"{len(corpus.units)} units, {len(executed)} executed bugs, {len(cases)} held-out cases"
+    print(f"{read} in {time.monotonic() - started:.0f} s", flush=True)
     context = mp.get_context("fork")
-    ranks = [context.Process(target=train, args=(rank, world, config, corpus, cases)) for rank in range(world)]
+    ranks = [
+        context.Process(target=train, args=(rank, world, config, corpus, executed, cases)) for rank in range(world)
+    ]
     for process in ranks:
         process.start()
     while any(process.is_alive() for process in ranks):

@@ -26,7 +26,8 @@ class Unit(NamedTuple):
     """Lines [first, last] of a module, counted from 0.
 
     `name` is the qualified name, "" for a window; `docstring` its lines as (first, last) or None; `weight` how often
-    the unit is visited relative to others; `digest` identifies its text without white space.
+    the unit is visited relative to others; `digest` identifies its text without white space, and a unit that shares one
+    of its `bands` (`training.near`) is nearly the same.
     """
 
     module: int
@@ -36,6 +37,7 @@ class Unit(NamedTuple):
     docstring: tuple[int, int] | None
     weight: float
     digest: bytes
+    bands: tuple[int, ...] = ()
 
 
 class Outline(NamedTuple):
@@ -61,7 +63,7 @@ def outline(module: int, package: str, path: str, text: str) -> Outline:
         size = sum(map(len, chunk)) + len(chunk)
         if MIN_CHARS <= size <= MAX_CHARS and len(chunk) > 1:
             digest = hashlib.blake2b("".join("".join(chunk).split()).encode("utf-8", "replace"), digest_size=8).digest()
-            units.append(Unit(module, first, last, name, _docstring(node), weight * scale, digest))
+            units.append(Unit(module, first, last, name, docstring_lines(node), weight * scale, digest))
 
     for node, prefix in _definitions(tree):
         name = prefix + node.name
@@ -106,7 +108,7 @@ def _function_weight(node: ast.AST) -> float:
     return 1.3 if operators >= 3 else 1.0
 
 
-def _docstring(node: ast.stmt) -> tuple[int, int] | None:
+def docstring_lines(node: ast.stmt) -> tuple[int, int] | None:
     """The docstring's lines when other statements follow it on lines of their own."""
     body = getattr(node, "body", [])
     if len(body) > 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):

@@ -59,12 +59,14 @@ def issue(rng: random.Random, names: Sequence[str], module: str, error: str) -> 
             ["The tests fail.", "Fix the failing test.", "Please fix the tests", "A test is red.", "CI is red"]
         )
     title = rng.choice(_SUBJECTS).format(**fields)
-    title = title[:1].upper() + title[1:] if rng.random() < 0.7 and title[:1] != "`" else title
+    first = title.split(" ", 1)[0].rstrip(":,")  # a name or a path keeps its own letters
+    title = title[:1].upper() + title[1:] if rng.random() < 0.7 and first.isalpha() else title
     if style < 0.28:
         return title
     if style < 0.55:
         return f"{title}\n\n{_story(rng, fields)}"
-    sentences = [s.format(**fields) for s in rng.sample(_BODIES, rng.choice([1, 1, 2, 2, 3, 4]))]
+    bodies = _BODIES if error else [body for body in _BODIES if "{e}" not in body]
+    sentences = [s.format(**fields) for s in rng.sample(bodies, rng.choice([1, 1, 2, 2, 3, 4]))]
     return f"{title}\n\n{rng.choice([' ', ' ', chr(10)]).join(sentences)}"
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.doctests import function_tests
 from benchmarks.heldout import Result, check, summary
 from benchmarks.heldout_bugs import HeldOutBug, _damage, _Module, _passing
+from training.doctests import function_tests
 
 MODULE = '''"""Small sums."""
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.heldout_bugs import PACKAGES as JUDGED
 from training.archive import PACKAGES, write_archive
+from training.execute import PACKAGES as EXECUTED
 from training.licences import allowed_licence
 from training.quality import is_test_path, worth_reading
 from training.sources import HELD_OUT, PackageRecord, read_sources, usable_package, usable_path
@@ -64,7 +66,9 @@ def test_vendored_and_held_out_modules_are_refused_at_any_depth(path: str) -> No
 
 
 def test_no_held_out_package_is_named_for_the_archive_or_read_here() -> None:
-    assert not {p for p in PACKAGES if not usable_package(p)}
+    assert not {p for p in (*PACKAGES, *EXECUTED) if not usable_package(p)}
+    assert not {name for name, _ in JUDGED if usable_package(name)}
+    assert len(set(PACKAGES)) == len(PACKAGES)
     files, records = read_sources(None)
     assert not {r.package for r in records} & HELD_OUT
     assert all(r.licence for r in records)

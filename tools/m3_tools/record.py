@@ -51,10 +51,15 @@ class Record:
     scores: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
 
-def read_record(path: Path, root: Path, *, timed_out: bool, timeout_s: float) -> Record:
-    """The record at `path`; an unfinished last line is ignored. A test cut off by the deadline counts as failed."""
+def read_record(
+    path: Path, root: Path, *, timed_out: bool, timeout_s: float, names: FunctionNames | None = None
+) -> Record:
+    """The record at `path`; an unfinished last line is ignored. A test cut off by the deadline counts as failed.
+
+    `names` of an earlier call with the same files saves parsing them again.
+    """
     events = list(_events(path))
-    names = FunctionNames(root)
+    names = names or FunctionNames(root)
     record = Record()
     running: dict[str, None] = {}
     hangs: dict[str, Any] = {}
