@@ -17,7 +17,7 @@ from m3agent.errors import M3Error
 if TYPE_CHECKING:
     from m3agent.permissions.rules import Rule
 
-FILE_KEYS = ("model", "api_key", "max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens")
+FILE_KEYS = ("model", "api_key", "max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens", "keys")
 LIST_KEYS = ("allow", "ask", "deny", "environment")
 """Lists in the config file, for instance allow = ["shell: git status", "edit: docs/**"]."""
 
@@ -46,6 +46,8 @@ class Settings:
     """Tokens of the repository that stand in the prompt from the start, in a window that has room; 0 for none."""
     temperature: float = 1.0
     """Sampling temperature; M3's vendor recommends 1.0."""
+    keys: str = "emacs"
+    """How drafts are edited in a chat: `emacs` or `vi`."""
     sandbox: bool = True
     """Whether commands run inside the operating system's sandbox; False (--no-sandbox) gives them all your rights."""
     network: bool = False
@@ -69,6 +71,8 @@ class Settings:
                 raise M3Error(f"{name} must be greater than 0, not {getattr(self, name)}")
         if not 0 <= self.temperature <= 2:
             raise M3Error(f"temperature must lie between 0 and 2, not {self.temperature}")
+        if self.keys not in ("emacs", "vi"):
+            raise M3Error(f"keys must be emacs or vi, not {self.keys!r}")
         if self.allow or self.ask or self.deny:
             _ = self.rules  # a rule that cannot be read is told at once
 
@@ -139,7 +143,7 @@ def _from_file(path: Path) -> dict[str, Any]:
             raise M3Error(
                 f"{path}: there is no setting {name!r}; the settings are {', '.join((*FILE_KEYS, *LIST_KEYS))}"
             )
-        expected = str if name in ("model", "api_key") else (int, float)
+        expected = str if name in ("model", "api_key", "keys") else (int, float)
         if not isinstance(value, expected) or isinstance(value, bool):
             raise M3Error(f"{path}: {name} must be {'text in quotes' if expected is str else 'a number'}")
     return values
