@@ -233,8 +233,9 @@ class _Loop:
         start = time.monotonic()
         rule, result = "", ToolResult(text="interrupted while it ran; part of it may have been done", is_error=True)
         try:
-            rule, result = await self._judged(call)
-            result = self._noted(call, result)
+            rule, refusal = await self._judged(call)
+            start = time.monotonic()  # the time that a person took to answer is not the tool's
+            result = self._noted(call, refusal or await self._result(call))
         finally:
             self.sink(
                 ToolEnded(
@@ -249,8 +250,8 @@ class _Loop:
             )
             self.conversation.add(tool_result(call.id, result.text, is_error=result.is_error))
 
-    async def _judged(self, call: ToolCall) -> tuple[str, ToolResult]:
-        """The rule that let the call run, or kept it from running, and its result."""
+    async def _judged(self, call: ToolCall) -> tuple[str, ToolResult | None]:
+        """The rule that lets the call run, and None; or the rule that keeps it from running, and the result."""
         tool = self.tools.get(call.name)
         if tool is None:
             names = [spec.name for spec in self.specs]
@@ -260,15 +261,16 @@ class _Loop:
                 text=f"There is no tool {call.name!r}.{meant} The tools are: {', '.join(names)}.", is_error=True
             )
         rule, refusal = await self._refusal(call, tool)
-        if refusal:
-            return rule, ToolResult(text=refusal, is_error=True)
+        return rule, ToolResult(text=refusal, is_error=True) if refusal else None
+
+    async def _result(self, call: ToolCall) -> ToolResult:
         context = dataclasses.replace(
             self.context, on_output=lambda text: self.sink(ToolOutput(call_id=call.id, text=text))
         )
         try:
-            return rule, await call_tool(tool, call.arguments, context)
+            return await call_tool(self.tools[call.name], call.arguments, context)
         except Exception as error:  # an edge: a tool's own fault is reported to the model and must not end the run
-            return rule, ToolResult(
+            return ToolResult(
                 text=f"{call.name} failed by a fault of its own: {type(error).__name__}: {error}", is_error=True
             )
 
