@@ -95,7 +95,7 @@ async def _context(chat: Chat, rest: str) -> None:
     share = f" ({100 * meter.context_tokens / window:.1f} % of {window:,})" if window else ""
     chat.notice(f"the conversation takes {meter.context_tokens:,} tokens{share}")
     if meter.cached_share is not None:
-        chat.notice(f"{100 * meter.cached_share:.0f} % of the last prompt came from the cache")
+        chat.notice(f"{int(100 * meter.cached_share)} % of the last prompt came from the cache")
     sizes: dict[str, int] = {}
     for message in chat.work.conversation.messages:
         sizes[message.role] = sizes.get(message.role, 0) + len(message.text) + len(message.reasoning)

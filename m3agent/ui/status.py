@@ -16,11 +16,11 @@ def status_line(info: ModelInfo, mode: str, meter: Meter) -> Text:
     parts = [Text(one_line(info.name, 30), "bold"), Text(mode, _MODE_STYLES.get(mode, ""))]
     if meter.turns and info.context_tokens:
         share = 100 * meter.context_tokens / info.context_tokens
-        parts.append(Text(f"{short(meter.context_tokens)} of {short(info.context_tokens)} ({share:.0f} %)"))
+        parts.append(Text(f"{share:.0f} % of {short(info.context_tokens)}"))
     elif info.context_tokens:
         parts.append(Text(f"window {short(info.context_tokens)}"))
     if meter.cached_share is not None:
-        parts.append(Text(f"{100 * meter.cached_share:.0f} % cached"))
+        parts.append(Text(f"{int(100 * meter.cached_share)} % cached"))
     if meter.tokens_per_s:
         parts.append(Text(f"{meter.tokens_per_s:.0f} tokens/s"))
     line = Text(" · ", "dim").join(parts)
