@@ -109,6 +109,8 @@ async def _run(talk: Chat, out: Outputs, repo: Path, first: str) -> None:
         screen.close()
         await asyncio.wait([drawing])
         out.view.surface = LiveSurface(out.view.console)
+        if (error := drawing.exception()) is not None and not isinstance(error, EOFError):
+            raise error
 
 
 def _history_file(state_dir: Path, repo: Path) -> Path:

@@ -142,7 +142,7 @@ class Screen:
     async def run(self) -> None:
         """Draw and listen until `close`."""
         try:
-            await self.app.run_async(handle_sigint=False)
+            await self.app.run_async(handle_sigint=False, set_exception_handler=False)
         finally:
             self._flush()
 

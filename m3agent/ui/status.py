@@ -14,7 +14,7 @@ _MODE_STYLES = {"plan": "blue", "ask": "green", "edit": "yellow", "auto": "red"}
 def status_line(info: ModelInfo, mode: str, meter: Meter) -> Text:
     """Which model answers, what it may do, how full its window is, what of it was cached, how fast it writes."""
     parts = [Text(one_line(info.name, 30), "bold"), Text(mode, _MODE_STYLES.get(mode, ""))]
-    if meter.turns and info.context_tokens:
+    if meter.context_tokens and info.context_tokens:
         share = 100 * meter.context_tokens / info.context_tokens
         parts.append(Text(f"{share:.0f} % of {short(info.context_tokens)}"))
     elif info.context_tokens:

@@ -43,6 +43,8 @@ TAIL_CHARACTERS = 4000
 CHARACTERS_A_TOKEN = 4
 """Roughly; reasoning is counted by its length until the turn has ended."""
 MAX_SAID_LINES = 20
+STYLES = {"reads": "blue", "thinks": "magenta", "runs": "yellow"}
+"""What is going on, by colour; everything else is cyan."""
 SHOWN_CANDIDATES = 3
 MAX_MARKDOWN_CHARACTERS = 20_000
 MAX_BRACKETS = 200
@@ -192,7 +194,8 @@ class TerminalView:
         if tail := self._blocks.rest.strip("\n"):
             parts.append(self._open_block(tail, rows))
         if self._thought:
-            parts.append(self._tail(self._thought, 1, "dim italic"))
+            width = max(10, self.console.width - 4)
+            parts.append(Padding(Text(one_line(self._thought, TAIL_CHARACTERS)[-width:], "dim italic"), (0, 0, 0, 2)))
         parts += [candidate_line(c) for c in self._candidates[-SHOWN_CANDIDATES:]]
         for call in list(self._calls.values())[-3:]:
             parts.append(tool_started(call))
@@ -217,7 +220,8 @@ class TerminalView:
         return Padding(Text("\n".join(wrapped[-rows:]), style, no_wrap=True, overflow="ellipsis"), (0, 0, 0, 2))
 
     def _status(self) -> RenderableType:
-        text = Text(self._activity or ("runs" if self._calls else "works"), "cyan", no_wrap=True, overflow="ellipsis")
+        activity = self._activity or ("runs" if self._calls else "works")
+        text = Text(activity, STYLES.get(activity, "cyan"), no_wrap=True, overflow="ellipsis")
         if self._candidates:
             text.append(f" · candidate {self._candidates[-1].index} of {self._candidates[-1].total}", "dim")
         if self._progress and self._progress[1]:

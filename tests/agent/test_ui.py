@@ -120,6 +120,7 @@ def test_hostile_text_is_harmless_in_the_live_view_and_in_the_plain_one() -> Non
         for event in events_with(hostile):
             view(event)
             lines(event)
+        view.said(hostile)
         view.close()
         output = live.file.getvalue()  # type: ignore[attr-defined]
         assert not CONTROL.search(without_styles(output))
