@@ -19,6 +19,7 @@ from m3agent.approval import Approver, Mode
 from m3agent.budget import Budget
 from m3agent.chat.inbox import Inbox
 from m3agent.chat.meter import Meter
+from m3agent.chat.status import status_line
 from m3agent.events import Notice, ToolEnded, ToolOutput, ToolStarted
 from m3agent.llm.protocol import LanguageModel, ModelError
 from m3agent.loop import run_loop
@@ -28,7 +29,6 @@ from m3agent.session.export import fenced
 from m3agent.settings import Settings
 from m3agent.sinks import tee
 from m3agent.ui.input import LineInput, PipeInput
-from m3agent.ui.status import status_line
 from m3agent.ui.terminal import TerminalView
 from m3agent.workspace import Workspace
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,11 +11,15 @@ from hypothesis import strategies as st
 
 from m3agent.chat.inbox import Inbox
 from m3agent.chat.meter import Meter
-from m3agent.events import AnswerText, TurnEnded, TurnStarted
+from m3agent.chat.session import last_chat
+from m3agent.chat.status import short, status_line
+from m3agent.errors import M3Error
+from m3agent.events import AnswerText, RunStarted, TurnEnded, TurnStarted
 from m3agent.llm.protocol import ModelInfo
+from m3agent.session.store import SessionStore
+from m3agent.settings import Settings
 from m3agent.ui.completion import mention, ranked
 from m3agent.ui.paste import Pastes
-from m3agent.ui.status import short, status_line
 
 
 def test_a_turn_reads_messages_up_to_the_first_command() -> None:
@@ -109,3 +114,17 @@ def test_the_meter_counts_turns_and_the_speed_from_the_first_word_on() -> None:
 )
 def test_counts_are_short(tokens: int, shown: str) -> None:
     assert short(tokens) == shown
+
+
+def test_the_last_chat_is_the_newest_one_about_this_folder(tmp_path: Path) -> None:
+    settings = Settings(state_dir=tmp_path)
+    with pytest.raises(M3Error, match="there is no chat about"):
+        last_chat(settings, tmp_path / "here")
+    store = SessionStore(settings.sessions_dir)
+    for number, (command, repo) in enumerate([("chat", "here"), ("chat", "here"), ("chat", "there"), ("run", "here")]):
+        with store.create(f"2026010{number}-000000-aaaa") as session:
+            started = RunStarted(
+                run_id=session.run_id, command=command, model="m", repo=str(tmp_path / repo), task="", version="0"
+            )
+            session(started)
+    assert last_chat(settings, tmp_path / "here") == "20260101-000000-aaaa"
