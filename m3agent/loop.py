@@ -25,6 +25,8 @@ from m3agent.turn import Reply, take_turn
 
 Outcome = Literal["answered", "budget", "stuck", "truncated", "bad_reply", "context_full", "needs_approval"]
 
+BEFORE_IT_RAN = "interrupted before it ran; nothing was done"
+WHILE_IT_RAN = "interrupted while it ran; part of it may have been done"
 MAX_BAD_REPLIES = 3
 MAX_EMPTY_REPLIES = 3
 MAX_TRUNCATED = 2
@@ -98,7 +100,7 @@ async def run_loop(
     except ContextFull as error:
         return LoopResult(outcome="context_full", text=loop.text, detail=str(error))
     finally:
-        conversation.close_open_calls("interrupted before it ran; nothing was done")
+        conversation.close_open_calls(BEFORE_IT_RAN)
 
 
 class _Loop:
@@ -231,10 +233,11 @@ class _Loop:
         """Run one call; its result enters the conversation, whatever happens."""
         self.sink(ToolStarted(call_id=call.id, name=call.name, arguments=self._named(call)))
         start = time.monotonic()
-        rule, result = "", ToolResult(text="interrupted while it ran; part of it may have been done", is_error=True)
+        rule, result = "", ToolResult(text=BEFORE_IT_RAN, is_error=True)
         try:
             rule, refusal = await self._judged(call)
             start = time.monotonic()  # the time that a person took to answer is not the tool's
+            result = ToolResult(text=WHILE_IT_RAN, is_error=True)
             result = self._noted(call, refusal or await self._result(call))
         finally:
             self.sink(
