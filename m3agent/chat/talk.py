@@ -22,7 +22,7 @@ from m3agent.chat.meter import Meter
 from m3agent.chat.status import status_line
 from m3agent.events import Notice, ToolEnded, ToolOutput, ToolStarted
 from m3agent.llm.protocol import LanguageModel, ModelError
-from m3agent.loop import run_loop
+from m3agent.loop import WHILE_IT_RAN, run_loop
 from m3agent.messages import Message, user
 from m3agent.outputs import Outputs
 from m3agent.session.export import fenced
@@ -75,7 +75,7 @@ class Chat:
             if line.split()[:1] in (["/quit"], ["/exit"]):
                 return
             if line.startswith("/"):
-                await self._command(line)
+                await self._interruptible(self._command(line))
             elif line.startswith("!"):
                 await self._interruptible(self._shell(line[1:].strip()))
             elif line.strip():
@@ -170,7 +170,7 @@ class Chat:
             self.work.context, on_output=lambda text: self.sink(ToolOutput(call_id=call_id, text=text))
         )
         start = time.monotonic()
-        result = ToolResult(text="interrupted while it ran; part of it may have been done", is_error=True)
+        result = ToolResult(text=WHILE_IT_RAN, is_error=True)
         try:
             result = await call_tool(ShellTool(), {"command": command, "timeout_s": MAX_TIMEOUT_S}, context)
         finally:
@@ -201,9 +201,11 @@ class Chat:
                 await asyncio.wait([self._running])  # it leaves a valid history
                 raise
             self._inbox.hold()
+            self.out.view.close()  # what was streamed stands before the notice
             waiting = "; Enter sends what waits" if self._inbox.waiting else ""
             self.notice(f"interrupted; say how to go on{waiting}", "warning")
         except ModelError as error:
+            self.out.view.close()
             self.notice(str(error), "error")
         finally:
             loop.remove_signal_handler(signal.SIGINT)

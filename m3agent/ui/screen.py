@@ -17,6 +17,7 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer, ThreadedCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import EditingMode
+from prompt_toolkit.filters import Always
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.input.vt100 import Vt100Input
@@ -44,6 +45,7 @@ from m3agent.ui.paste import Pastes
 from m3agent.ui.surface import REDRAWS_PER_SECOND
 
 MAX_DRAFT_ROWS = 8
+MAX_MENU_ROWS = 6
 MAX_QUEUED_SHOWN = 3
 MAX_SAVED_CHARACTERS = 64_000
 """A longer message does not enter the history of the drafts."""
@@ -136,7 +138,10 @@ class Screen:
         )
         above = Window(FormattedTextControl(self._above), dont_extend_height=True, height=Dimension(min=0))
         below = Window(FormattedTextControl(lambda: ANSI(self._drawn(self._bottom()))), height=1)
-        rows: list[AnyContainer] = [above, draft, CompletionsMenu(max_height=6, scroll_offset=1), search, below]
+        menu = CompletionsMenu(max_height=MAX_MENU_ROWS, scroll_offset=1)
+        if isinstance(menu.content, Window):
+            menu.content.dont_extend_height = Always()
+        rows: list[AnyContainer] = [above, draft, menu, search, below]
         return Layout(HSplit(rows, align=VerticalAlign.TOP), focused_element=draft)
 
     async def run(self) -> None:

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
+from m3agent.loop import BEFORE_IT_RAN, WHILE_IT_RAN
 from m3agent.messages import ToolCall, assistant
 from tests.agent.chat.conftest import Talk
 from tests.agent.chat.terminal import squeezed
 from tests.contracts.played_server import PlayedServer, chunk
 
-PROMPT_STOPS_WITHIN_S = 1.5
+STOPS_WITHIN_S = 3.0
 """Half a second is what a person gets; a busy test machine gets more."""
+PASTES_WITHIN_S = 5.0
 
 
 def call(number: int, name: str, **arguments: Any) -> ToolCall:
@@ -107,7 +109,7 @@ def test_a_large_paste_is_quick_never_sends_and_arrives_whole(talk: Talk) -> Non
     start = time.monotonic()
     terminal.paste("\r".join(lines))
     terminal.wait_for("[pasted 10,486 lines]")
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < PASTES_WITHIN_S
     assert not server.requests
     terminal.press("Enter")
     terminal.wait_for("Read.")
@@ -192,10 +194,11 @@ def test_esc_stops_at_once_in_every_phase_and_loses_nothing(talk: Talk, phase: s
         terminal.type("my draft")
         terminal.wait_for("my draft")
     terminal.press("Esc")
-    assert terminal.wait_until(lambda: "interrupted; say" in terminal.text()) < PROMPT_STOPS_WITHIN_S
+    assert terminal.wait_until(lambda: "interrupted; say" in terminal.text()) < STOPS_WITHIN_S
     if phase == "approval":
         terminal.type("my draft")
-    assert "my draft" in terminal.wait_for("my draft")
+    shown = terminal.wait_for("my draft")
+    assert "word" not in shown.split("interrupted; say")[1]
     assert len(server.requests) == 1
     terminal.press("Enter")
     terminal.wait_for("Both heard.")
@@ -204,6 +207,8 @@ def test_esc_stops_at_once_in_every_phase_and_loses_nothing(talk: Talk, phase: s
     calls = [c["id"] for m in server.requests[-1]["messages"] for c in m.get("tool_calls") or ()]
     results = [m["tool_call_id"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
     assert calls == results
+    told = [m["content"] for m in server.requests[-1]["messages"] if m["role"] == "tool"]
+    assert told == {"tool": [WHILE_IT_RAN], "approval": [BEFORE_IT_RAN]}.get(phase, [])
 
 
 def test_what_waits_can_be_taken_back(talk: Talk) -> None:
