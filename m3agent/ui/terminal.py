@@ -65,18 +65,13 @@ class TerminalView:
         self._thought_characters = 0
         self._since = clock()
         self._activity = ""
-        self._detail = ""
         self._progress: tuple[int, int] | None = None
         self._read_from: tuple[float, int] | None = None
         self._tool_tail = ""
         self._candidates: list[CandidateTried] = []
-        self._model = ""
 
     def __call__(self, event: Event) -> None:
         match event:
-            case RunStarted():
-                self._model = one_line(event.model, 30)
-                self._print(render(event))
             case PhaseStarted():
                 self._print(render(event))
                 self._now(one_line(event.name, 40))
