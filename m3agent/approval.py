@@ -17,6 +17,8 @@ Verdict = Literal["allow", "ask", "refuse"]
 
 EDITS = frozenset({"edit", "edit_line", "write", "move", "delete"})
 """Tools that change files inside the work tree and nothing else."""
+CHANGES_NOTHING = "it changes nothing"
+"""The rule of calls that only read; there is no need to tell it to anybody."""
 HARMLESS = frozenset({"todo"})
 """Tools that are not read-only but change nothing a person owns."""
 
@@ -77,10 +79,10 @@ def decide(
 
 
 def _by_mode(mode: Mode, tool: Tool[Any]) -> Decision:
+    if tool.read_only or tool.name in HARMLESS:
+        return Decision(verdict="allow", rule=CHANGES_NOTHING)
     if mode == "auto":
         return Decision(verdict="allow", rule="auto mode: everything runs")
-    if tool.read_only or tool.name in HARMLESS:
-        return Decision(verdict="allow", rule="it changes nothing")
     if mode == "plan":
         return Decision(verdict="refuse", rule="plan mode only reads")
     if mode == "edit" and (tool.name in EDITS or tool.name == "test"):

@@ -111,12 +111,15 @@ class ToolOutput:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolEnded:
+    """A call's result. `rule` says why the call was allowed to run, or why not; empty where nothing was judged."""
+
     call_id: str
     name: str
     is_error: bool
     duration_s: float
     text: str
     display: tuple[DisplayBlock, ...] = ()
+    rule: str = ""
     kind: Literal["tool_ended"] = "tool_ended"
 
 

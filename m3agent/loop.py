@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import difflib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from m3_tools.arguments import named_arguments
@@ -16,7 +16,7 @@ from m3agent.budget import Budget
 from m3agent.events import Notice, ToolEnded, ToolOutput, ToolStarted
 from m3agent.exits import Exit
 from m3agent.llm.protocol import BadReply, ContextFull, LanguageModel, Options
-from m3agent.messages import ToolCall, tool_result, user
+from m3agent.messages import Message, ToolCall, tool_result, user
 from m3agent.permissions.rules import Rule
 from m3agent.prompt import Conversation
 from m3agent.repetition import RepeatedFailures
@@ -25,6 +25,8 @@ from m3agent.turn import Reply, take_turn
 
 Outcome = Literal["answered", "budget", "stuck", "truncated", "bad_reply", "context_full", "needs_approval"]
 
+BEFORE_IT_RAN = "interrupted before it ran; nothing was done"
+WHILE_IT_RAN = "interrupted while it ran; part of it may have been done"
 MAX_BAD_REPLIES = 3
 MAX_EMPTY_REPLIES = 3
 MAX_TRUNCATED = 2
@@ -70,18 +72,21 @@ async def run_loop(
     sink: EventSink,
     options: Options,
     budget: Budget,
-    mode: Mode,
+    mode: Mode | Callable[[], Mode],
     approve: Approver | None = None,
     rules: Sequence[Rule] = (),
+    said: Callable[[], Sequence[Message]] = tuple,
 ) -> LoopResult:
     """Let the model work until it answers without a call, is stuck, or a limit is reached.
 
     Whatever ends the loop, every call in the conversation has a result afterwards. Without `approve` nothing is asked:
     the model is told only of the tools that may run unasked, and a call of another one is refused with a result that
     says so. If the run then ends with nothing changed, its outcome is `needs_approval`.
+    A person may steer: what `said` gives joins the conversation before each turn, and a `mode` that is a function is
+    asked before each call.
     Errors: Unavailable and Refused of the model, and CancelledError on an interrupt.
     """
-    loop = _Loop(model, conversation, tools, context, sink, options, budget, mode, approve, rules)
+    loop = _Loop(model, conversation, tools, context, sink, options, budget, mode, approve, rules, said)
     deadline = asyncio.timeout(budget.remaining_s)
     try:
         async with deadline:
@@ -95,7 +100,7 @@ async def run_loop(
     except ContextFull as error:
         return LoopResult(outcome="context_full", text=loop.text, detail=str(error))
     finally:
-        conversation.close_open_calls("interrupted before it ran; nothing was done")
+        conversation.close_open_calls(BEFORE_IT_RAN)
 
 
 class _Loop:
@@ -108,18 +113,21 @@ class _Loop:
         sink: EventSink,
         options: Options,
         budget: Budget,
-        mode: Mode,
+        mode: Mode | Callable[[], Mode],
         approve: Approver | None,
         rules: Sequence[Rule],
+        said: Callable[[], Sequence[Message]],
     ):
         self.model, self.conversation, self.context, self.sink = model, conversation, context, sink
         self.options, self.budget, self.approve, self.rules = options, budget, approve, rules
-        self.mode: Mode = mode
+        self.mode: Callable[[], Mode] = mode if callable(mode) else lambda: mode
+        self.said = said
         self.tools = {tool.name: tool for tool in tools}
         offered = [
             tool
             for tool in tools
-            if approve is not None or decide(mode, tool, rules=rules, unconfined=context.unconfined).verdict == "allow"
+            if approve is not None
+            or decide(self.mode(), tool, rules=rules, unconfined=context.unconfined).verdict == "allow"
         ]
         self.specs = [tool_spec(tool) for tool in offered]
         self.text = ""
@@ -132,6 +140,8 @@ class _Loop:
         while True:
             if limit := self.budget.reached():
                 raise _Stop("budget", limit)
+            for message in self.said():
+                self.conversation.add(message)
             reply = await self._reply()
             self.text = reply.message.text or self.text
             if reply.truncated:
@@ -223,9 +233,12 @@ class _Loop:
         """Run one call; its result enters the conversation, whatever happens."""
         self.sink(ToolStarted(call_id=call.id, name=call.name, arguments=self._named(call)))
         start = time.monotonic()
-        result = ToolResult(text="interrupted while it ran; part of it may have been done", is_error=True)
+        rule, result = "", ToolResult(text=BEFORE_IT_RAN, is_error=True)
         try:
-            result = self._noted(call, await self._result(call))
+            rule, refusal = await self._judged(call)
+            start = time.monotonic()  # the time that a person took to answer is not the tool's
+            result = ToolResult(text=WHILE_IT_RAN, is_error=True)
+            result = self._noted(call, refusal or await self._result(call))
         finally:
             self.sink(
                 ToolEnded(
@@ -235,53 +248,62 @@ class _Loop:
                     duration_s=time.monotonic() - start,
                     text=result.text,
                     display=result.display,
+                    rule=rule,
                 )
             )
             self.conversation.add(tool_result(call.id, result.text, is_error=result.is_error))
 
-    async def _result(self, call: ToolCall) -> ToolResult:
+    async def _judged(self, call: ToolCall) -> tuple[str, ToolResult | None]:
+        """The rule that lets the call run, and None; or the rule that keeps it from running, and the result."""
         tool = self.tools.get(call.name)
         if tool is None:
             names = [spec.name for spec in self.specs]
             near = difflib.get_close_matches(call.name, names, n=1)
             meant = f" Did you mean {near[0]}?" if near else ""
-            return ToolResult(
+            return "", ToolResult(
                 text=f"There is no tool {call.name!r}.{meant} The tools are: {', '.join(names)}.", is_error=True
             )
-        if refusal := await self._refusal(call, tool):
-            return ToolResult(text=refusal, is_error=True)
+        rule, refusal = await self._refusal(call, tool)
+        return rule, ToolResult(text=refusal, is_error=True) if refusal else None
+
+    async def _result(self, call: ToolCall) -> ToolResult:
         context = dataclasses.replace(
             self.context, on_output=lambda text: self.sink(ToolOutput(call_id=call.id, text=text))
         )
         try:
-            return await call_tool(tool, call.arguments, context)
+            return await call_tool(self.tools[call.name], call.arguments, context)
         except Exception as error:  # an edge: a tool's own fault is reported to the model and must not end the run
             return ToolResult(
                 text=f"{call.name} failed by a fault of its own: {type(error).__name__}: {error}", is_error=True
             )
 
-    async def _refusal(self, call: ToolCall, tool: Tool[Any]) -> str:
-        """Why the call must not run, for the model; empty when it may. What is judged is what would run."""
+    async def _refusal(self, call: ToolCall, tool: Tool[Any]) -> tuple[str, str]:
+        """The rule that decided, and why the call must not run, for the model; the latter is empty when it may.
+
+        What is judged is what would run.
+        """
         arguments = self._named(call)
         decision = decide(
-            self.mode,
+            self.mode(),
             tool,
             arguments,
             root=self.context.root,
             rules=self.rules,
             unconfined=self.context.unconfined,
         )
+        rule = decision.rule
         if decision.verdict == "allow":
-            return ""
+            return rule, ""
         if decision.verdict == "ask" and self.approve is not None:
-            answer = await self.approve(Question(tool=tool.name, arguments=arguments, rule=decision.rule))
+            answer = await self.approve(Question(tool=tool.name, arguments=arguments, rule=rule))
             if answer.accepted:
-                return ""
-            return f"The person refused this call{': ' + answer.reason if answer.reason else ''}. Do not send it again."
+                return "you approved it", ""
+            why = f": {answer.reason}" if answer.reason else ""
+            return "you refused it", f"The person refused this call{why}. Do not send it again."
         if decision.verdict == "ask":
             self._refused.append(tool.name)
-            return f"Not run: {decision.rule}, and nobody can be asked. Go on without it, or say that it is needed."
-        return f"Not run: {decision.rule}. Describe the change instead."
+            return rule, f"Not run: {rule}, and nobody can be asked. Go on without it, or say that it is needed."
+        return rule, f"Not run: {rule}. Describe the change instead."
 
     def _named(self, call: ToolCall) -> Mapping[str, Any]:
         """The arguments as the tool will take them: what is judged, shown and asked for."""

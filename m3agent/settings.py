@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from m3agent.permissions.rules import Rule
 
 NUMBER_KEYS = ("max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens", "disk_cache_gb")
-FILE_KEYS = ("model", "api_key", *NUMBER_KEYS)
+FILE_KEYS = ("model", "api_key", "keys", *NUMBER_KEYS)
 LIST_KEYS = ("allow", "ask", "deny", "environment")
 """Lists in the config file, for instance allow = ["shell: git status", "edit: docs/**"]."""
 
@@ -51,6 +51,8 @@ class Settings:
     """How much of them is kept for later runs, in GB; 0 for none. Not given: none of nano's, 50 of a checkpoint's."""
     temperature: float = 1.0
     """Sampling temperature; M3's vendor recommends 1.0."""
+    keys: str = "emacs"
+    """How drafts are edited in a chat: `emacs` or `vi`."""
     sandbox: bool = True
     """Whether commands run inside the operating system's sandbox; False (--no-sandbox) gives them all your rights."""
     network: bool = False
@@ -76,6 +78,8 @@ class Settings:
             raise M3Error(f"disk_cache_gb must lie between 0 and 1,000,000, not {self.disk_cache_gb}")
         if not 0 <= self.temperature <= 2:
             raise M3Error(f"temperature must lie between 0 and 2, not {self.temperature}")
+        if self.keys not in ("emacs", "vi"):
+            raise M3Error(f"keys must be emacs or vi, not {self.keys!r}")
         if self.allow or self.ask or self.deny:
             _ = self.rules  # a rule that cannot be read is told at once
 

@@ -17,7 +17,13 @@ from m3agent.signals import run_command
 @repo_option
 @model_option
 @mode_option("plan", "ask", "edit", "auto", default="ask")
-@click.option("--resume", metavar="ID", help="Go on with a past session; `m3 sessions list` shows their ids.")
+@click.option(
+    "--resume",
+    metavar="[ID]",
+    is_flag=False,
+    flag_value="last",
+    help="Go on with a past chat, without an ID with the last one here; `m3 sessions list` shows the ids.",
+)
 @sandbox_options
 @seed_option
 def command(
@@ -34,7 +40,7 @@ def command(
 
     Without a terminal every line of stdin is a message, and nothing is asked.
     """
-    from m3agent.chat import chat
+    from m3agent.chat.session import chat
 
     settings = load_settings(model=model, sandbox=sandbox, network=network)
     return run_command(lambda: chat(settings, repo, mode=mode, first=prompt, resume=resume, seed=seed))

@@ -70,6 +70,12 @@ def source_files(root: Path) -> SourceFiles:
     return SourceFiles(files=tuple(found), left_out=left_out)
 
 
+def file_names(root: Path) -> list[str]:
+    """All files below `root` that git does not ignore, sorted; without git those that its .gitignore leaves."""
+    paths = git_files(root)
+    return sorted(set(_walk(root) if paths is None else paths))
+
+
 def read_source(path: Path) -> tuple[str | None, str]:
     """The text of a file, or None and why it is left out."""
     name = path.name.lower()

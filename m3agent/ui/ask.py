@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from m3agent.approval import Answer, Approver, Question
-from m3agent.ui.clean import clean, with_bounded_words
-from m3agent.ui.input import LineInput
+from m3agent.ui.clean import clean, one_line, with_bounded_words
 from m3agent.ui.render import call_text, marked
+
+if TYPE_CHECKING:
+    from m3agent.ui.screen import Screen
+    from m3agent.ui.terminal import TerminalView
 
 _ON_THE_LINE = frozenset({"path", "symbol", "line", "pattern", "action"})
 """What the call's own line shows whole, if it is short."""
@@ -43,16 +46,17 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, value if isinstance(value, str) else repr(value)
 
 
-def terminal_approver(console: Console, lines: LineInput, pause: Callable[[], None]) -> Approver:
-    """An approver that asks at the terminal. `pause` takes the live view away before the question."""
+def screen_approver(screen: Screen, view: TerminalView) -> Approver:
+    """An approver that asks at the screen. The live lines of the view go away before the question."""
 
     async def approve(asked: Question) -> Answer:
-        pause()
-        console.print(question(asked), markup=False, emoji=False, highlight=False)
-        answer = await lines.read("    run it? [y]es, [n]o, or say what to do instead: ")
-        word = (answer or "").strip()
+        view.close()
+        screen.print(question(asked))
+        word = await screen.ask()
+        screen.print(marked("", "", Text(f"run it? {one_line(word)}", "dim")))
         if word.lower() in ("y", "yes"):
+            view.resume()
             return Answer(accepted=True)
-        return Answer(accepted=False, reason="" if word.lower() in ("", "n", "no") else word)
+        return Answer(accepted=False, reason="" if word.lower() in ("n", "no") else word)
 
     return approve

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from m3_tools.base import CommandBlock, DiffBlock, DisplayBlock, TestsBlock, TextBlock, TodoBlock
+from m3agent.approval import CHANGES_NOTHING
 from m3agent.events import (
     CandidateTried,
     Event,
@@ -102,7 +103,8 @@ def tool_ended(event: ToolEnded, arguments: Mapping[str, Any] | None = None) -> 
     mark, style = ("✗", "red") if event.is_error or failed_tests else ("✓", "green")
     line = call_text(event.name, arguments or {})
     facts = [fact for fact in _facts(event.display) if fact not in line.plain]
-    line = _with_details(line, *facts, seconds(event.duration_s))
+    allowed = "" if event.is_error or event.rule == CHANGES_NOTHING else event.rule
+    line = _with_details(line, *facts, seconds(event.duration_s), allowed)
     parts: list[RenderableType] = [marked(mark, style, line)]
     parts += [
         Padding(shown, (0, 0, 0, INDENT), expand=False)

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.markdown import Markdown
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
@@ -36,10 +36,15 @@ from m3agent.events import (
 )
 from m3agent.ui.blocks import BlockSplitter
 from m3agent.ui.clean import clean, one_line, with_bounded_words
-from m3agent.ui.render import candidate_line, marked, render, seconds, tool_ended, tool_started, turn_line
+from m3agent.ui.render import candidate_line, excerpt, marked, render, seconds, tool_ended, tool_started, turn_line
+from m3agent.ui.surface import LiveSurface, Surface
 
-REDRAWS_PER_SECOND = 8
 TAIL_CHARACTERS = 4000
+CHARACTERS_A_TOKEN = 4
+"""Roughly; reasoning is counted by its length until the turn has ended."""
+MAX_SAID_LINES = 20
+STYLES = {"reads": "blue", "thinks": "magenta", "runs": "yellow"}
+"""What is going on, by colour; everything else is cyan."""
 SHOWN_CANDIDATES = 3
 MAX_MARKDOWN_CHARACTERS = 20_000
 MAX_BRACKETS = 200
@@ -51,25 +56,22 @@ class TerminalView:
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic):
         self.console = console
         self._clock = clock
-        self._live: Live | None = None
+        self.surface: Surface = LiveSurface(console)
         self._spinner = Spinner("dots", style="cyan")
         self._calls: dict[str, ToolStarted] = {}
         self._blocks = BlockSplitter()
         self._answer = ""
         self._thought = ""
+        self._thought_characters = 0
         self._since = clock()
         self._activity = ""
-        self._detail = ""
         self._progress: tuple[int, int] | None = None
+        self._read_from: tuple[float, int] | None = None
         self._tool_tail = ""
         self._candidates: list[CandidateTried] = []
-        self._model = ""
 
     def __call__(self, event: Event) -> None:
         match event:
-            case RunStarted():
-                self._model = one_line(event.model, 30)
-                self._print(render(event))
             case PhaseStarted():
                 self._print(render(event))
                 self._now(one_line(event.name, 40))
@@ -79,13 +81,16 @@ class TerminalView:
                 self._now("")
             case TurnStarted():
                 self._answer = ""
-                self._now(f"{self._model or 'the model'} reads")
+                self._now("reads")
             case Prefill():
                 self._progress = (event.done_tokens, event.total_tokens)
+                if self._read_from is None:
+                    self._read_from = (self._clock(), event.done_tokens)
             case ThinkText():
                 if not self._thought:
                     self._now("thinks")
                 self._thought = (self._thought + event.text)[-TAIL_CHARACTERS:]
+                self._thought_characters += len(event.text)
             case AnswerText():
                 self._end_thought()
                 if not self._answer:
@@ -118,7 +123,7 @@ class TerminalView:
             case _:
                 self._print(render(event))
         if not isinstance(event, RunStarted | RunEnded | Notice | MessageAdded):
-            self._draw()
+            self.surface.show(self._frame)
 
     def close(self) -> None:
         """Take the live lines away and give the cursor back; what was streamed so far is printed."""
@@ -126,16 +131,24 @@ class TerminalView:
         self._end_thought()
         self._print_candidates()
         self._now("")
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self.surface.hide()
+
+    def resume(self) -> None:
+        """Draw the live lines again after `close`; what runs counts from now."""
+        self._now("")
+        self.surface.show(self._frame)
+
+    def said(self, text: str) -> None:
+        """Print what the person said, where their draft does not stay on the screen."""
+        self._print(marked("›", "bold cyan", excerpt(text, MAX_SAID_LINES, "bold"), indent=0))
 
     def _now(self, activity: str) -> None:
-        self._activity, self._since, self._progress = activity, self._clock(), None
+        self._activity, self._since = activity, self._clock()
+        self._progress = self._read_from = None
 
     def _print(self, shown: RenderableType | None) -> None:
         if shown is not None:
-            self.console.print(shown, markup=False, highlight=False, emoji=False)
+            self.surface.print(shown)
 
     def _print_answer(self, block: str) -> None:
         if block.strip():
@@ -144,8 +157,12 @@ class TerminalView:
     def _end_thought(self) -> None:
         if self._thought:
             took = seconds(self._clock() - self._since) or "a moment"
-            self._print(marked("✻", "dim", Text(f"thought for {took}", "dim italic")))
-            self._thought = ""
+            words = f"thought for {took} · {self._thought_tokens()}"
+            self._print(marked("✻", "dim", Text(words, "dim italic")))
+            self._thought, self._thought_characters = "", 0
+
+    def _thought_tokens(self) -> str:
+        return f"about {max(1, self._thought_characters // CHARACTERS_A_TOKEN):,} tokens"
 
     def _print_candidates(self) -> None:
         """The candidates as they stay: the one that worked, and how many did not."""
@@ -165,29 +182,15 @@ class TerminalView:
                 self._print(candidate_line(candidate))
         self._candidates = []
 
-    def _draw(self) -> None:
-        if not self.console.is_terminal:
-            return
-        if self._live is None:
-            self._live = Live(
-                console=self.console,
-                get_renderable=self._frame,
-                refresh_per_second=REDRAWS_PER_SECOND,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-                vertical_overflow="crop",
-            )
-            self._live.start()
-
     def _frame(self) -> RenderableType:
         """The lines that change. They never exceed the height of the terminal."""
         parts: list[RenderableType] = []
         rows = max(2, self.console.height - 6)
         if tail := self._blocks.rest.strip("\n"):
-            parts.append(self._tail(tail, rows, ""))
+            parts.append(self._open_block(tail, rows))
         if self._thought:
-            parts.append(self._tail(self._thought, 2, "dim italic"))
+            width = max(10, self.console.width - 4)
+            parts.append(Padding(Text(one_line(self._thought, TAIL_CHARACTERS)[-width:], "dim italic"), (0, 0, 0, 2)))
         parts += [candidate_line(c) for c in self._candidates[-SHOWN_CANDIDATES:]]
         for call in list(self._calls.values())[-3:]:
             parts.append(tool_started(call))
@@ -195,6 +198,14 @@ class TerminalView:
                 parts.append(self._tail(self._tool_tail, 3, "dim"))
         parts.append(self._status())
         return Group(*parts)
+
+    def _open_block(self, text: str, rows: int) -> RenderableType:
+        """The block that is being written, as it will look; its last `rows` lines where it is long."""
+        if len(text) > TAIL_CHARACTERS:
+            return self._tail(text, rows, "")
+        width = max(10, self.console.width - 2)
+        lines = self.console.render_lines(answer_block(text), self.console.options.update(width=width), pad=False)
+        return Padding(Group(*(_line(line) for line in lines[-rows:])), (0, 0, 0, 2), expand=False)
 
     def _tail(self, text: str, rows: int, style: str) -> RenderableType:
         """The last `rows` lines of a text, each cut to the width."""
@@ -204,16 +215,37 @@ class TerminalView:
         return Padding(Text("\n".join(wrapped[-rows:]), style, no_wrap=True, overflow="ellipsis"), (0, 0, 0, 2))
 
     def _status(self) -> RenderableType:
-        text = Text(self._activity or ("runs" if self._calls else "works"), "cyan", no_wrap=True, overflow="ellipsis")
+        activity = self._activity or ("runs" if self._calls else "works")
+        text = Text(activity, STYLES.get(activity, "cyan"), no_wrap=True, overflow="ellipsis")
         if self._candidates:
             text.append(f" · candidate {self._candidates[-1].index} of {self._candidates[-1].total}", "dim")
         if self._progress and self._progress[1]:
             done, total = self._progress
             text.append(f" · {done:,} of {total:,} tokens ({100 * done // total} %)", "dim")
+            if left := self._reading_left_s():
+                text.append(f" · {seconds(left)} left", "dim")
+        if self._thought:
+            text.append(f" · {self._thought_tokens()}", "dim")
         text.append(f" · {self._clock() - self._since:.0f} s", "dim")
         line = Table.grid(padding=(0, 1, 0, 0))
         line.add_row("", self._spinner, text)
         return line
+
+    def _reading_left_s(self) -> float | None:
+        """Seconds until the prompt is read, at the speed so far; None while that is not known."""
+        if self._progress is None or self._read_from is None:
+            return None
+        (done, total), (start, before) = self._progress, self._read_from
+        took = self._clock() - start
+        return took * (total - done) / (done - before) if done > before and took > 0.5 else None
+
+
+def _line(segments: list[Segment]) -> Text:
+    """A rendered line as a text that is not folded again."""
+    parts = [(segment.text, segment.style or "") for segment in segments if not segment.control]
+    line = Text.assemble(*parts, no_wrap=True, overflow="crop")
+    line.rstrip()
+    return line
 
 
 def answer_block(block: str) -> RenderableType:

@@ -20,6 +20,7 @@ from m3agent.events import (
     Event,
     Notice,
     PhaseStarted,
+    Prefill,
     RunEnded,
     RunStarted,
     ThinkText,
@@ -120,6 +121,7 @@ def test_hostile_text_is_harmless_in_the_live_view_and_in_the_plain_one() -> Non
         for event in events_with(hostile):
             view(event)
             lines(event)
+        view.said(hostile)
         view.close()
         output = live.file.getvalue()  # type: ignore[attr-defined]
         assert not CONTROL.search(without_styles(output))
@@ -239,6 +241,30 @@ def test_closing_shows_the_cursor_again_and_may_happen_twice() -> None:
     output = screen.getvalue()
     assert output.rfind("\x1b[?25h") > output.rfind("\x1b[?25l")
     assert "half a sen" in output
+
+
+def test_reading_a_prompt_shows_how_far_it_is_and_the_time_left() -> None:
+    now = [0.0]
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, no_color=True)
+    view = TerminalView(console, clock=lambda: now[0])
+    view(TurnStarted(turn=1))
+    view(Prefill(done_tokens=20_000, total_tokens=100_000))
+    now[0] = 2.0
+    view(Prefill(done_tokens=40_000, total_tokens=100_000))
+    with console.capture() as drawn:
+        console.print(view._frame())
+    view.close()
+    assert "reads · 40,000 of 100,000 tokens (40 %) · 6.0 s left · 2 s" in without_styles(drawn.get())
+
+
+def test_a_long_block_that_is_open_keeps_to_the_screen() -> None:
+    view, screen = live_view(no_color=True)
+    view(AnswerText(text="".join(f"- item {number} with some words\n" for number in range(100))))
+    lines = view.console.render_lines(view._frame())
+    assert len(lines) <= 24
+    assert any("item 99" in "".join(segment.text for segment in line) for line in lines)
+    view.close()
+    assert "item 0 with" in without_styles(screen.getvalue())
 
 
 def test_the_cost_of_a_long_answer_does_not_grow_with_its_length() -> None:

@@ -66,7 +66,7 @@ def expert_cases() -> list[tuple[str, Any, dict[str, str], dict[str, Any], dict[
 CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
     # name, function, types of what is not an int32, compile-time values, options
     ("index_scores", scores._score_many, BATCH | {"q": "*bf16", "k": "*bf16", "scores": "*fp32"},
-     INDEX | {"QUERIES": 32, "TOGETHER": 16}, {"num_warps": 8, "num_stages": 3, "maxnreg": 128}),
+     INDEX | {"QUERIES": 32, "TOGETHER": 4}, {"num_warps": 8, "num_stages": 2, "maxnreg": 128}),
     ("index_scores few", scores._score_few, BATCH | {"q": "*bf16", "k": "*bf16", "scores": "*fp32"},
      INDEX | {"ROWS": 16}, {"num_warps": 4, "num_stages": 3}),
     ("block_topk", topk._choose_one_by_one, {"scores": "*fp32", "positions": "*i64", "chosen": "*i32"},
@@ -83,7 +83,7 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
     ("sparse_prefill by block", by_block.attend_items,
      LISTS | dict.fromkeys(("q", "k", "v", "parts"), "*bf16") | {"parts_log": "*fp32", "scale_log2": "fp32"},
      PREFILL | {"GROUP": 16, "HEADS": 16, "D": 128, "G": 4, "K": 16, "KEYS": 64},
-     {"num_warps": 4, "num_stages": 2}),
+     {"num_warps": 4, "num_stages": 3}),
     ("sparse_prefill add up", by_block.add_up, LISTS | {"parts": "*bf16", "parts_log": "*fp32", "out": "*bf16"},
      {"G": 4, "GROUP": 16, "HEADS": 16, "D": 128, "K": 16, "SLOTS": 16}, {"num_warps": 4}),
     ("sparse_decode", decode._attend_few,

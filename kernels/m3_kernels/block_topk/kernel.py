@@ -22,7 +22,7 @@ FEW_ROWS = 528
 """So few rows (four a multiprocessor) are chosen by comparison."""
 FEW_BLOCKS = 256
 """So few blocks are compared faster than they are chosen one by one, however many rows there are."""
-COMPARED = 64
+COMPARED_OF_FEW, COMPARED_OF_MANY = 64, 32
 """Groups that are compared with each other."""
 FEW_WARPS = 4
 
@@ -42,8 +42,10 @@ def block_topk(
         raise ValueError(f"{T} rows of scores need {T} positions, got {tuple(positions_T.shape)}")
     chosen_TGK = torch.empty(T, G, top_k, dtype=torch.int32, device=scores_TGN.device)
     slots = triton.next_power_of_2(top_k)
-    by_comparison = T * G <= FEW_ROWS or N <= FEW_BLOCKS
-    groups = min(COMPARED if by_comparison else MAX_GROUPS, max(32, triton.next_power_of_2(N)))
+    few = T * G <= FEW_ROWS
+    by_comparison = few or N <= FEW_BLOCKS
+    most = COMPARED_OF_FEW if few else COMPARED_OF_MANY if by_comparison else MAX_GROUPS
+    groups = min(most, max(32, triton.next_power_of_2(N)))
     groups = max(groups, slots)
     depth = triton.next_power_of_2(triton.cdiv(N, groups))
     with on_device_of(scores_TGN):
@@ -61,7 +63,7 @@ def block_topk(
             GROUPS=groups,
             DEPTH=depth,
             LEVELS=depth.bit_length() // 2,
-            num_warps=FEW_WARPS if T * G <= FEW_ROWS else 1,
+            num_warps=FEW_WARPS if few else 1,
         )
     return chosen_TGK
 

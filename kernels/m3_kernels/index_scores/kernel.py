@@ -16,7 +16,7 @@ TILE_ROWS = 128
 """Queries times heads of a prefill tile: enough to be bound by arithmetic and not by L2."""
 MIN_TILES = 264
 """Two programs a multiprocessor; with fewer tiles the blocks are split among several programs."""
-STORED_TOGETHER = 16
+STORED_TOGETHER = 4
 """Blocks whose scores are kept in registers until they are stored side by side."""
 DECODE_PROGRAMS = 396
 
@@ -57,7 +57,7 @@ def index_scores(index_q_TRD: Tensor, index_k_PSD: Tensor, batch: AttentionBatch
             tiles = triton.cdiv(batch.max_queries, queries)
             splits = min(N, triton.cdiv(MIN_TILES, tiles * B))
             _score_many[(tiles, splits, B)](
-                *arguments, **shape, QUERIES=queries, TOGETHER=STORED_TOGETHER, num_warps=8, num_stages=3, maxnreg=128
+                *arguments, **shape, QUERIES=queries, TOGETHER=STORED_TOGETHER, num_warps=8, num_stages=2, maxnreg=128
             )
     return scores_TRN
 

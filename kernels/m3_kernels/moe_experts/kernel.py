@@ -36,10 +36,10 @@ def tile_sizes(rows: int, num_experts: int, bits: int) -> tuple[dict[str, Any], 
         return both, both
     if rows < 128 * num_experts:
         step = 128 if bits == 8 else 64
-        both = {"M": 64, "SMALL": 16, "N": 64, "STEP": step, "TOGETHER": 4, "num_warps": 4}
+        both = {"M": 64 if bits == 16 else 32, "SMALL": 16, "N": 64, "STEP": step, "TOGETHER": 4, "num_warps": 4}
         both["num_stages"] = 3 if bits == 8 else 4
         return both, both
-    up = {"M": 128, "SMALL": 32, "N": 128, "STEP": 64, "TOGETHER": 2, "num_warps": 8, "num_stages": 4}
+    up = {"M": 128, "SMALL": 32, "N": 128, "STEP": 64, "TOGETHER": 4, "num_warps": 8, "num_stages": 4}
     return up, {**up, "N": 256 if bits == 16 else 128}
 
 

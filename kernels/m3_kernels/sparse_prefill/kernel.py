@@ -92,7 +92,7 @@ def attend(
         attend_items[(PROGRAMS,)](
             *cache, blocks_TGK, batch.positions_T, edges, edge_counts, edge_starts, items, item_starts, item_ends[-1:],
             parts, parts_log, *q_strides, *caches_strides, scale_log2, G=G, K=K, KEYS=min(KEYS, S), **tile,
-            num_warps=4, num_stages=2,
+            num_warps=4, num_stages=3,
         )  # fmt: skip
         add_up[(T * G,)](
             by_block, blocks_TGK, parts, parts_log, out_THD, out_THD.stride(0), G=G, GROUP=H // G, HEADS=heads, D=D,

@@ -1,0 +1,213 @@
+"""A conversation with a person: what they say becomes runs of the loop on one growing conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+import time
+import uuid
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rich.text import Text
+
+from m3_tools.base import ToolResult, call_tool
+from m3_tools.shell import MAX_TIMEOUT_S, ShellTool
+from m3agent.approval import Approver, Mode
+from m3agent.budget import Budget
+from m3agent.chat.inbox import Inbox
+from m3agent.chat.meter import Meter
+from m3agent.chat.status import status_line
+from m3agent.events import Notice, ToolEnded, ToolOutput, ToolStarted
+from m3agent.llm.protocol import LanguageModel, ModelError
+from m3agent.loop import WHILE_IT_RAN, run_loop
+from m3agent.messages import Message, user
+from m3agent.outputs import Outputs
+from m3agent.session.export import fenced
+from m3agent.settings import Settings
+from m3agent.sinks import tee
+from m3agent.ui.input import LineInput, PipeInput
+from m3agent.ui.terminal import TerminalView
+from m3agent.workspace import Workspace
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+class Chat:
+    """One conversation: the workspace, the mode, the model, and where lines come from.
+
+    It hears what is done at a screen (`m3agent.ui.screen.Listener`), if there is one.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: LanguageModel,
+        out: Outputs,
+        work: Workspace,
+        repo: Path,
+        *,
+        mode: Mode,
+        seed: int | None,
+    ):
+        self.settings, self.model, self.out, self.work, self.repo = settings, model, out, work, repo
+        self.mode: Mode = mode
+        self.meter = Meter()
+        self.approve: Approver | None = None
+        self.sink = tee(out.sink, self.meter)
+        self._seed = seed
+        self._inbox = Inbox()
+        self._lines: LineInput = PipeInput()
+        self._running: asyncio.Task[None] | None = None
+        self._commands: set[asyncio.Task[None]] = set()
+
+    def listen(self) -> Inbox:
+        """Take lines from a screen from now on, instead of stdin."""
+        self._lines = self._inbox
+        return self._inbox
+
+    async def run(self, first: str) -> None:
+        """Answer `first`, then every line, until the end of the input or /quit."""
+        line: str | None = first
+        while line is not None:
+            if line.split()[:1] in (["/quit"], ["/exit"]):
+                return
+            if line.startswith("/"):
+                await self._interruptible(self._command(line))
+            elif line.startswith("!"):
+                await self._interruptible(self._shell(line[1:].strip()))
+            elif line.strip():
+                await self._interruptible(self._answer(self._heard(line)))
+            self.out.view.close()
+            line = await self._lines.read()
+
+    @property
+    def working(self) -> bool:
+        return self._running is not None
+
+    @property
+    def queued(self) -> tuple[str, ...]:
+        return self._inbox.waiting
+
+    def status(self) -> Text:
+        return status_line(self.model.info, self.mode, self.meter)
+
+    def submit(self, line: str) -> None:
+        """A line from the screen: it waits for its turn, except for a command that only tells or sets something."""
+        from m3agent.chat.commands import is_instant
+
+        if self.working and is_instant(line):
+            task = asyncio.create_task(self._command(line))
+            self._commands.add(task)
+            task.add_done_callback(self._commands.discard)
+        else:
+            self._inbox.put(line)
+
+    def stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+
+    def leave(self) -> None:
+        self.stop()
+        self._inbox.close()
+
+    def take_back(self) -> str:
+        return self._inbox.take_back()
+
+    def next_mode(self) -> None:
+        """The mode after this one; it holds for the next call, also in a turn that runs."""
+        self.mode = MODES[(MODES.index(self.mode) + 1) % len(MODES)]
+
+    def notice(self, text: str, level: Literal["info", "warning", "error"] = "info") -> None:
+        self.sink(Notice(text=text, level=level))
+        if not self.working:
+            self.out.view.close()
+
+    async def _command(self, line: str) -> None:
+        from m3agent.chat.commands import run_command
+
+        await run_command(self, line)
+
+    def _heard(self, line: str) -> Message:
+        if isinstance(self.out.view, TerminalView):
+            self.out.view.said(line)
+        return user(line)
+
+    def _heard_meanwhile(self) -> Sequence[Message]:
+        return [self._heard(line) for line in self._lines.messages()]
+
+    async def _answer(self, message: Message) -> None:
+        """One request and everything that the model does for it, and for what is said meanwhile."""
+        self.work.journal.begin_request()
+        self.work.conversation.add(message)
+        result = await run_loop(
+            self.model,
+            self.work.conversation,
+            self.work.tools,
+            self.work.context,
+            sink=self.sink,
+            options=self.work.options(self.settings, self._seed),
+            budget=Budget(max_steps=self.settings.max_steps, time_limit_s=self.settings.time_limit_s),
+            mode=lambda: self.mode,
+            rules=self.settings.rules,
+            approve=self.approve,
+            said=self._heard_meanwhile,
+        )
+        if result.detail:
+            self.notice(result.detail, "warning")
+
+    async def _shell(self, command: str) -> None:
+        """Run the person's own command; no mode keeps it from running. The model reads what it gave."""
+        if not command:
+            self.notice("write a command behind the !, for instance !git status", "warning")
+            return
+        call_id = f"person-{uuid.uuid4().hex[:8]}"
+        self.work.journal.begin_request()
+        self.sink(ToolStarted(call_id=call_id, name="shell", arguments={"command": command}))
+        context = dataclasses.replace(
+            self.work.context, on_output=lambda text: self.sink(ToolOutput(call_id=call_id, text=text))
+        )
+        start = time.monotonic()
+        result = ToolResult(text=WHILE_IT_RAN, is_error=True)
+        try:
+            result = await call_tool(ShellTool(), {"command": command, "timeout_s": MAX_TIMEOUT_S}, context)
+        finally:
+            self.sink(
+                ToolEnded(
+                    call_id=call_id,
+                    name="shell",
+                    is_error=result.is_error,
+                    duration_s=time.monotonic() - start,
+                    text=result.text,
+                    display=result.display,
+                    rule="your own command",
+                )
+            )
+            told = f"I ran this command myself:\n{fenced(command, 'bash')}\nIt gave:\n{fenced(result.text)}"
+            self.work.conversation.add(user(told))
+
+    async def _interruptible(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for the work. Esc or Ctrl-C ends it and not the chat; what waits then goes on waiting."""
+        self._running = asyncio.create_task(work)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self.stop)
+        try:
+            await self._running
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                self._running.cancel()
+                await asyncio.wait([self._running])  # it leaves a valid history
+                raise
+            self._inbox.hold()
+            self.out.view.close()  # what was streamed stands before the notice
+            waiting = "; Enter sends what waits" if self._inbox.waiting else ""
+            self.notice(f"interrupted; say how to go on{waiting}", "warning")
+        except ModelError as error:
+            self.out.view.close()
+            self.notice(str(error), "error")
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+            self._running = None
+            self.out.view.close()
