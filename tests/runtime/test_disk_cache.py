@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -233,22 +234,27 @@ def test_a_folder_that_cannot_be_written_or_entered_is_told_once(
     assert told == [f"m3: computed prompts are not kept in {folder}: {os.strerror(errno.EACCES)}"]
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def small_files() -> Iterator[None]:
-    """No file may grow beyond half a page; the system then answers as it does on a full disk."""
+    """No file may grow beyond half a page; the system then answers as it does on a full disk.
+
+    It holds for the whole process, so also for pytest's own output: nothing may be reported inside.
+    """
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE // 2, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_full_disk_leaves_no_half_page_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     disk = _open(tmp_path)
     names = _names(disk, 3)
-    _save(disk, names)
+    with small_files():
+        _save(disk, names)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     assert _read(disk, names) == 0
     assert len(caplog.records) == 1
