@@ -34,6 +34,17 @@ def poisoned_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(before)
 
 
+@pytest.fixture(autouse=True)
+def few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the interpreter, which runs parts one after the other, tiles are split into eight parts and not into 64."""
+    if DEVICE == "cpu":
+        from m3_kernels.dense_attention import kernel as dense
+        from m3_kernels.sparse_decode import kernel as decode
+
+        monkeypatch.setattr(dense, "MAX_PARTS", 8)
+        monkeypatch.setattr(decode, "MAX_PARTS", 4)
+
+
 def kernel_of(name: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(f"m3_kernels.{name}.kernel"), name)  # type: ignore[no-any-return]
 
