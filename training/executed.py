@@ -7,6 +7,7 @@ import json
 import lzma
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from training.bugs import Bug, Repair
 from training.sources import PackageRecord
@@ -50,11 +51,9 @@ def read_executed(path: Path) -> tuple[list[PackageRecord], list[Executed]]:
         return records, [_read(json.loads(line)) for line in lines]
 
 
-def _read(entry: dict[str, object]) -> Executed:
-    bug: dict[str, object] = entry.pop("bug")  # type: ignore[assignment]
-    repair = Repair(**bug.pop("repair"))  # type: ignore[arg-type]
-    added = tuple(bug.pop("added"))  # type: ignore[arg-type, var-annotated]
-    examples = tuple((a, b) for a, b in entry.pop("examples"))  # type: ignore[attr-defined]
-    functions = tuple(entry.pop("functions"))  # type: ignore[arg-type, var-annotated]
-    whole = Bug(repair=repair, added=added, **bug)  # type: ignore[arg-type]
-    return Executed(bug=whole, examples=examples, functions=functions, **entry)  # type: ignore[arg-type]
+def _read(entry: dict[str, Any]) -> Executed:
+    """From JSON, which knows neither tuples nor classes."""
+    bug = entry["bug"]
+    whole = Bug(**{**bug, "repair": Repair(**bug["repair"]), "added": tuple(bug["added"])})
+    examples = tuple((call, result) for call, result in entry["examples"])
+    return Executed(**{**entry, "bug": whole, "examples": examples, "functions": tuple(entry["functions"])})

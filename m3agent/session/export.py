@@ -37,7 +37,7 @@ def to_markdown(recording: Recording) -> str:
                 if event.summary.strip():
                     parts.append(clean(event.summary).strip())
     if recording.torn:
-        parts.append("_The last line of this session was cut off and is not shown._")
+        parts.append("_The last line of the recording was cut off and is not shown._")
     return "\n\n".join(parts) + "\n"
 
 

@@ -9,7 +9,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO, cast
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.application.current import set_app
@@ -113,7 +113,7 @@ class Screen:
         self._ticking: asyncio.Task[None] | None = None
         self._unprinted: list[str] = []
         self._in_editor = False
-        output = Vt100_Output.from_pty(console.file)  # type: ignore[arg-type]
+        output = Vt100_Output.from_pty(cast(TextIO, console.file))
         output.enable_cpr = False  # the draft follows the scrollback; where on the screen does not matter
         self.app: Application[None] = Application(
             layout=self._layout(),

@@ -44,7 +44,7 @@ print(status("VmHWM") - before)
 """Prints how far the memory of a process grows at most while it loads; the small model before loads the libraries."""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of one program's memory")
 @pytest.mark.parametrize("quantized", [False, True])
 def test_the_peak_of_memory_is_one_model_and_a_little(quantized: bool, tmp_path: Path) -> None:
     config = tiny_config(hidden_size=256, expert_intermediate_size=512, num_experts=64)

@@ -12,6 +12,7 @@ import torch
 from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
 from m3_model.loading import load_decoder
+from m3_runtime.chat.events import Finish
 from m3_runtime.chat.session import ChatEngine
 from m3_runtime.config import DiskConfig, EngineConfig
 from m3_runtime.disk_cache import DiskCache
@@ -139,8 +140,9 @@ def test_a_chat_finds_its_system_prompt_in_the_next_process(folder: Path, tmp_pa
     for _ in range(3):
         chat = ChatEngine.load(str(folder), max_context=1024, disk=disk)
         for _ in range(2):
-            usage = list(chat.stream(messages))[-1].usage  # type: ignore[union-attr]
-            used.append(usage.cached_tokens)
+            *_, end = chat.stream(messages)
+            assert isinstance(end, Finish)
+            used.append(end.usage.cached_tokens)
         chat.close()
     assert used[0] == 0
     assert set(used[1:]) == {used[1]}

@@ -8,7 +8,9 @@ import multiprocessing
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -27,6 +29,8 @@ from training.issues import executed_issue
 from training.sources import PackageRecord
 from training.transcript import NS, Encoder
 
+P = ParamSpec("P")
+R = TypeVar("R")
 MODULE = '''"""Small things about numbers."""
 
 import os
@@ -85,9 +89,9 @@ def package(tmp_path: Path) -> Path:
     return root
 
 
-def in_a_process(function, *arguments):  # type: ignore[no-untyped-def]
+def in_a_process(function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        return pool.apply(function, arguments)
+        return pool.apply(function, arguments, options)
 
 
 def run(module: TestModule) -> list[Outcome]:

@@ -49,7 +49,7 @@ def block_topk(
     groups = max(groups, slots)
     depth = triton.next_power_of_2(triton.cdiv(N, groups))
     with on_device_of(scores_TGN):
-        (_choose_by_comparison if by_comparison else _choose_one_by_one)[(T * G,)](
+        _choose[(T * G,)](
             scores_TGN,
             positions_T,
             chosen_TGK,
@@ -63,13 +63,14 @@ def block_topk(
             GROUPS=groups,
             DEPTH=depth,
             LEVELS=depth.bit_length() // 2,
+            BY_COMPARISON=by_comparison,
             num_warps=FEW_WARPS if few else 1,
         )
     return chosen_TGK
 
 
 @triton.jit
-def _choose_one_by_one(
+def _choose(
     scores,
     positions,
     chosen,
@@ -83,12 +84,27 @@ def _choose_one_by_one(
     GROUPS: tl.constexpr,
     DEPTH: tl.constexpr,
     LEVELS: tl.constexpr,
+    BY_COMPARISON: tl.constexpr,
 ):
     """One program a row."""
     row = tl.program_id(0).to(tl.int64)
     own = (tl.load(positions + row // G) // block_size).to(tl.int32)
     num_visible = tl.minimum(own + 1, N)
     scores += row * N
+    chosen += row * TOP_K
+    if BY_COMPARISON:
+        _choose_by_comparison(
+            scores, chosen, num_visible, own, init_blocks, local_blocks, TOP_K, SLOTS, GROUPS, DEPTH, LEVELS
+        )
+    else:
+        _choose_one_by_one(scores, chosen, num_visible, own, init_blocks, local_blocks, TOP_K, GROUPS, DEPTH)
+
+
+@triton.jit
+def _choose_one_by_one(
+    scores, chosen, num_visible, own, init_blocks, local_blocks,
+    TOP_K: tl.constexpr, GROUPS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     group = tl.arange(0, GROUPS)
     best = tl.full([GROUPS], float("-inf"), tl.float32)
     block = tl.zeros([GROUPS], tl.int32)
@@ -102,7 +118,7 @@ def _choose_one_by_one(
         top = tl.max(_sort_keys(best, block), 0)
         n_top = _block_of(top)
         value = _value_of(top)
-        tl.store(chosen + row * TOP_K + i, tl.where(value > float("-inf"), n_top, -1))
+        tl.store(chosen + i, tl.where(value > float("-inf"), n_top, -1))
         # What the group holds behind the chosen block, in the same order.
         n = tl.arange(0, DEPTH) * GROUPS + n_top % GROUPS
         rank = _ranks(scores, n, num_visible, own, init_blocks, local_blocks)
@@ -115,25 +131,9 @@ def _choose_one_by_one(
 
 @triton.jit
 def _choose_by_comparison(
-    scores,
-    positions,
-    chosen,
-    G,
-    N,
-    block_size,
-    init_blocks,
-    local_blocks,
-    TOP_K: tl.constexpr,
-    SLOTS: tl.constexpr,
-    GROUPS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    LEVELS: tl.constexpr,
-):
-    """One program a row."""
-    row = tl.program_id(0).to(tl.int64)
-    own = (tl.load(positions + row // G) // block_size).to(tl.int32)
-    num_visible = tl.minimum(own + 1, N)
-    scores += row * N
+    scores, chosen, num_visible, own, init_blocks, local_blocks,
+    TOP_K: tl.constexpr, SLOTS: tl.constexpr, GROUPS: tl.constexpr, DEPTH: tl.constexpr, LEVELS: tl.constexpr,
+):  # fmt: skip
     n = tl.arange(0, DEPTH)[:, None] * GROUPS + tl.arange(0, GROUPS)[None, :]
     rank = _ranks(scores, n, num_visible, own, init_blocks, local_blocks)
     keys = tl.max(_sort_keys(rank, n), 0)
@@ -141,7 +141,7 @@ def _choose_by_comparison(
         keys = _narrowed(keys, scores, num_visible, own, init_blocks, local_blocks, SLOTS, GROUPS, DEPTH >> (2 * level))
     place = _num_larger(keys)
     found = tl.where(_value_of(keys) > float("-inf"), _block_of(keys), -1)
-    tl.store(chosen + row * TOP_K + place, found, mask=place < TOP_K)
+    tl.store(chosen + place, found, mask=place < TOP_K)
 
 
 @triton.jit
