@@ -25,6 +25,7 @@ from m3agent.session.store import SessionStore
 from m3agent.settings import Settings
 from m3agent.signals import interrupt_exit
 from m3agent.ui.clean import one_line
+from m3agent.ui.input import unechoed
 from m3agent.ui.surface import LiveSurface
 from m3agent.ui.terminal import TerminalView
 from m3agent.workspace import open_workspace
@@ -41,6 +42,20 @@ async def chat(settings: Settings, repo: Path, *, mode: Mode, first: str, resume
     if resume == LAST:
         resume = last_chat(settings, repo)
     history = resumed_messages(settings, resume) if resume else ()
+    with unechoed():
+        return await _chat(settings, repo, mode=mode, first=first, resume=resume, history=history, seed=seed)
+
+
+async def _chat(
+    settings: Settings,
+    repo: Path,
+    *,
+    mode: Mode,
+    first: str,
+    resume: str | None,
+    history: tuple[Message, ...],
+    seed: int | None,
+) -> int:
     with _loading(settings.model):
         model = await open_model(settings)
     start = time.monotonic()

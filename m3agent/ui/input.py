@@ -1,11 +1,12 @@
-"""Where a chat's messages come from without a terminal: the lines of stdin."""
+"""What is typed or piped into a chat before, or instead of, a draft on the screen."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 
@@ -47,3 +48,21 @@ async def in_daemon_thread(function: Callable[[], str]) -> str:
 
     threading.Thread(target=work, daemon=True).start()
     return await result
+
+
+@contextlib.contextmanager
+def unechoed() -> Iterator[None]:
+    """The terminal keeps what is typed for later and does not show it, so that it does not run into what is printed."""
+    if sys.platform == "win32" or not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    before = termios.tcgetattr(sys.stdin)
+    quiet = [*before]
+    quiet[3] = before[3] & ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)

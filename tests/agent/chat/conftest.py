@@ -31,7 +31,7 @@ def talk(tmp_path: Path, home: Path, repo: Path) -> Iterator[Talk]:
     running: list[Any] = []
 
     def start(
-        *turns: Any, options: tuple[str, ...] = (), width: int = 80, height: int = 24, **variables: str
+        *turns: Any, options: tuple[str, ...] = (), early: str = "", width: int = 80, height: int = 24, **variables: str
     ) -> tuple[Terminal, PlayedServer]:
         server = PlayedServer(context=1_000_000)
         server.turns = list(turns)
@@ -43,7 +43,11 @@ def talk(tmp_path: Path, home: Path, repo: Path) -> Iterator[Talk]:
         command = [sys.executable, "-m", "m3agent", "chat", "--model", server.url, *options]
         terminal = Terminal(command, folder=repo, environment=environment, width=width, height=height)
         running.extend((terminal, server))
-        terminal.wait_until(lambda: "window 1M" in terminal.text())
+        if early:  # typed while the model is loaded
+            terminal.wait_for("loading")
+            terminal.type(early)
+        else:
+            terminal.wait_until(lambda: "window 1M" in terminal.text())
         return terminal, server
 
     yield start

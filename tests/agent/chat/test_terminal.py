@@ -89,6 +89,15 @@ def test_a_repair_is_asked_for_shown_and_undone(talk: Talk, repo: Path, width: i
     assert terminal.raw.rfind("\x1b[?25h") > terminal.raw.rfind("\x1b[?25l")
 
 
+def test_what_is_typed_while_the_model_is_loaded_is_kept_and_shown_once(talk: Talk) -> None:
+    terminal, _ = talk(options=("--model", "nano"), early="/stats\rhalf a draft")
+    terminal.wait_for("ask> half a draft")
+    assert "turns" in terminal.text()
+    loading = terminal.raw[: terminal.raw.index("m3-nano")]
+    assert "/stats" not in loading
+    assert "half" not in loading
+
+
 def test_a_draft_has_several_lines_and_enter_sends_them(talk: Talk) -> None:
     terminal, server = talk(assistant("Read."))
     terminal.type("one")
