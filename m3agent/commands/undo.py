@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -32,6 +33,8 @@ def command(repo: Path, request: bool, redo: bool, listing: bool) -> int:
     journal = UndoJournal(load_settings().state_dir, repo)
     if listing:
         history = journal.history()
+        if not history.steps:
+            print(f"m3: it has changed nothing in {one_line(str(repo), 200)}", file=sys.stderr)
         for index, step in reversed(list(enumerate(history.steps))):
             state = "      " if index < history.applied else "undone"
             when = datetime.fromtimestamp(step.time).strftime("%Y-%m-%d %H:%M:%S")

@@ -23,6 +23,8 @@ def m3(home: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[st
 def test_steps_are_listed_undone_and_redone(repo: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     assert "nothing to undo" in m3(home, cwd=repo).stdout
+    empty = m3(home, "--list", cwd=repo)
+    assert (empty.returncode, empty.stdout, empty.stderr) == (0, "", f"m3: it has changed nothing in {repo}\n")
     journal = UndoJournal(home, repo, request="1")
     for text in ("one", "two"):
         with journal.step(f"shell echo {text} > sums.py"):
