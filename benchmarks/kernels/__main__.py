@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PARTS = ("prefill", "decode", "experts", "small", "peer")
+PARTS = ("decode", "prefill", "experts", "small", "peer")
 LENGTHS = "8k,32k,128k,512k,1024k"
 
 
@@ -29,27 +29,34 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.tiny:
         os.environ.setdefault("TRITON_INTERPRET", "1")
-    rows, ceilings = measure(options.only.split(","), options.lengths, tiny=options.tiny)
+    facts = machine()
+    out = options.out or Path(__file__).parents[1] / "results" / f"kernels-{facts['date']}.json"
+
+    def keep(rows: list[Any], ceilings: Any) -> None:
+        """After every measurement, so that a run that is cut short leaves what it had."""
+        value = {
+            "benchmark": "kernels",
+            "machine": facts,
+            "ceilings": dataclasses.asdict(ceilings),
+            "rows": [{**dataclasses.asdict(row), "verdict": row.verdict} for row in rows],
+        }
+        out.parent.mkdir(exist_ok=True)
+        out.write_text(json.dumps(value, indent=1) + "\n")
+
+    rows = measure(options.only.split(","), options.lengths, tiny=options.tiny, keep=None if options.tiny else keep)
     from benchmarks.kernels.rows import table
 
     print(table(rows))
-    value = {
-        "benchmark": "kernels",
-        "machine": machine(),
-        "ceilings": dataclasses.asdict(ceilings),
-        "rows": [{**dataclasses.asdict(row), "verdict": row.verdict} for row in rows],
-    }
     if not options.tiny:
-        out = options.out or Path(__file__).parents[1] / "results" / f"kernels-{value['machine']['date']}.json"
-        out.parent.mkdir(exist_ok=True)
-        out.write_text(json.dumps(value, indent=1) + "\n")
         print(f"written to {out}")
     if wrong := [row.name for row in rows if row.verdict == "WRONG"]:
         raise SystemExit(f"wrong results: {', '.join(wrong)}")
 
 
-def measure(parts: list[str], lengths: str, *, tiny: bool) -> tuple[list[Any], Any]:
-    """The rows of the parts asked for, and the machine's ceilings."""
+def measure(
+    parts: list[str], lengths: str, *, tiny: bool, keep: Callable[[list[Any], Any], None] | None = None
+) -> list[Any]:
+    """The rows of the parts asked for; `keep` gets all rows so far, and the machine's ceilings."""
     import torch
 
     from benchmarks.kernels import attention_rows, baselines, other_rows, peer, peer_rows
@@ -89,8 +96,10 @@ def measure(parts: list[str], lengths: str, *, tiny: bool) -> tuple[list[Any], A
         for make in makers.get(part, []):
             made = make()
             rows += made
+            if keep is not None:
+                keep(rows, ceilings)
             print(f"{part}: {', '.join(f'{row.name} {row.size} {row.time.ms:.3f} ms' for row in made)}", flush=True)
-    return rows, ceilings
+    return rows
 
 
 def machine() -> dict[str, Any]:

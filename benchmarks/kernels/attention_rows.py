@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -13,11 +12,11 @@ from benchmarks.kernels.baselines import dense_decode, dense_prefill
 from benchmarks.kernels.data import Layer, Shape, random_selection, real_like_selection
 from benchmarks.kernels.rows import Ceilings, Row, relative_error
 from benchmarks.kernels.timing import Time, cold, in_graph
-from m3_kernels.batch import DECODE_QUERIES, AttentionBatch
+from m3_kernels.batch import AttentionBatch
 from m3_kernels.block_topk.kernel import block_topk
 from m3_kernels.dense_attention.kernel import dense_attention
 from m3_kernels.index_scores.kernel import index_scores
-from m3_kernels.sparse_decode.kernel import sparse_decode
+from m3_kernels.msa_decode.kernel import msa_decode
 from m3_kernels.sparse_prefill.kernel import sparse_prefill
 
 CHAIN_GATES = {8: 1.1, 32: 5.0, 128: 11.0, 512: 17.0, 1024: 20.0}
@@ -74,6 +73,9 @@ def prefill_rows(shape: Shape, length: int, ceilings: Ceilings, device: torch.de
         row.note, row.flops = f"{flops / time.ms / 1e9:.0f} useful TFLOP/s", flops
         row.num_bytes = _bytes(layer.q_THD, layer.q_THD, layer.k_PSGD, layer.v_PSGD)
         rows.append(row)
+    chosen = real_like_selection(positions_T, shape)
+    anything = cold(lambda: _attend(dataclasses.replace(layer, normed=False), chosen, scale))
+    rows.append(Row("attend, queries not normed", length, anything, value=anything.ms, unit="ms"))
     dense = dense_prefill(layer, scale)
     best = min(dense, key=lambda n: dense[n].ms)
     real_like_ms = score_time.ms + topk_time.ms + rows[2].time.ms
@@ -112,8 +114,9 @@ def _select(layer: Layer, shape: Shape, scores: Tensor) -> Tensor:
 
 
 def _attend(layer: Layer, blocks: Tensor, scale: float) -> Tensor:
-    attend = sparse_decode if layer.batch.max_queries <= DECODE_QUERIES else sparse_prefill
-    return attend(layer.q_THD, layer.k_PSGD, layer.v_PSGD, blocks, layer.batch, scale=scale)
+    return sparse_prefill(
+        layer.q_THD, layer.k_PSGD, layer.v_PSGD, blocks, layer.batch, scale=scale, max_product=layer.max_product
+    )
 
 
 def _chain(layer: Layer, shape: Shape, scale: float) -> Tensor:
@@ -122,47 +125,49 @@ def _chain(layer: Layer, shape: Shape, scale: float) -> Tensor:
 
 def decode_rows(shape: Shape, length: int, capacity: int, device: torch.device, dtype: torch.dtype) -> list[Row]:
     """One new token, in a graph captured for a context of `capacity` tokens, over layers that the L2 cannot hold."""
-    count = layers_beyond_l2(shape, length)
-    made = [Layer.make(shape, length, 1, device=device, dtype=dtype, seed=i) for i in range(count)]
-    layers = [_for_capacity(layer, capacity, shape.S) for layer in made]
+    layers = decode_layers(shape, length, capacity, device, dtype)
     scale = shape.D**-0.5
-    scores = [_score(layer) for layer in layers]
-    blocks = [_select(layer, shape, s) for layer, s in zip(layers, scores, strict=True)]
-    chain = in_graph([partial(_chain, layer, shape, scale) for layer in layers])
-    dense = dense_decode(layers[: max(2, count // 8)], scale, in_graph)
+    chain = in_graph([partial(_decode, layer, shape, scale) for layer in layers])
+    dense = dense_decode(layers, scale, in_graph)
     best = min(dense, key=lambda n: dense[n].ms)
-    steps: list[tuple[str, list[Callable[[], object]], float]] = [
-        ("decode scores", [partial(_score, x) for x in layers], relative_error(*_sampled_scores(layers[0], scores[0]))),
-        (
-            "decode top-k",
-            [partial(_select, x, shape, s) for x, s in zip(layers, scores, strict=True)],
-            _wrong_selections(scores[0], blocks[0], layers[0].batch.positions_T, shape),
-        ),
-        (
-            "decode attend",
-            [partial(_attend, x, b, scale) for x, b in zip(layers, blocks, strict=True)],
-            relative_error(*_sampled_attention(layers[0], _attend(layers[0], blocks[0], scale), blocks[0], scale)),
-        ),
+    first = layers[0]
+    blocks = _select(first, shape, _score(first))
+    return [
+        Row(
+            "decode chain",
+            length,
+            chain,
+            value=1000 * chain.ms,
+            unit="us",
+            against=1000 * dense[best].ms,
+            at_most=DECODE_GATES_US.get(length // 1024),
+            error=relative_error(*_sampled_attention(first, _decode(first, shape, scale), blocks, scale)),
+            flops=2 * length * shape.R * shape.D + 4 * shape.H * shape.D * shape.K * shape.S,
+            num_bytes=_decode_bytes(shape, length),
+            note=f"{dense[best].ms / chain.ms:.1f}x {best}",
+        )
     ]
-    head = Row(
-        "decode chain",
-        length,
-        chain,
-        value=1000 * chain.ms,
-        unit="us",
-        against=1000 * dense[best].ms,
-        at_most=DECODE_GATES_US.get(length // 1024),
-        flops=2 * length * shape.R * shape.D + 4 * shape.H * shape.D * shape.K * shape.S,
-        num_bytes=_decode_bytes(shape, length),
-        note=f"{dense[best].ms / chain.ms:.1f}x {best}",
+
+
+def _decode(layer: Layer, shape: Shape, scale: float) -> Tensor:
+    return msa_decode(
+        layer.q_THD,
+        layer.index_q_TRD,
+        layer.index_k_PSD,
+        layer.k_PSGD,
+        layer.v_PSGD,
+        layer.batch,
+        scale=scale,
+        top_k=shape.K,
     )
-    times = [(name, in_graph(runs), error) for name, runs, error in steps]
-    return [head, *(Row(name, length, t, value=1000 * t.ms, unit="us", error=error) for name, t, error in times)]
 
 
-def layers_beyond_l2(shape: Shape, length: int) -> int:
-    """So many layers of decode that their caches together do not fit the L2, at most 24."""
-    return max(2, min(24, int(2 * L2_BYTES / _decode_bytes(shape, length))))
+def decode_layers(shape: Shape, length: int, capacity: int, device: torch.device, dtype: torch.dtype) -> list[Layer]:
+    """Layers with caches of their own, more than the L2 holds, and one batch, planned for `capacity` tokens."""
+    count = max(4, min(24, int(4 * L2_BYTES / _decode_bytes(shape, length))))
+    layers = [Layer.make(shape, length, 1, device=device, dtype=dtype, seed=i) for i in range(count)]
+    batch = _for_capacity(layers[0], capacity, shape.S).batch
+    return [dataclasses.replace(layer, batch=batch) for layer in layers]
 
 
 def _decode_bytes(shape: Shape, length: int) -> int:

@@ -6,6 +6,8 @@ Legend: T queries, H query heads, G key heads, R index heads, D head size, K cho
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 
 import torch
 from torch import Tensor
@@ -47,6 +49,8 @@ class Layer:
     k_PSGD: Tensor
     v_PSGD: Tensor
     index_k_PSD: Tensor
+    normed: bool = True
+    """Whether it is known how long queries and keys are, as in a model that norms them."""
 
     @classmethod
     def make(
@@ -68,6 +72,16 @@ class Layer:
             v_PSGD=normal(num_pages, shape.S, shape.G, shape.D),
             index_k_PSD=normal(num_pages, shape.S, shape.D),
         )
+
+    @functools.cached_property
+    def max_product(self) -> float:
+        """What no product of a query and a key exceeds; a model knows it from its norms."""
+        if not self.normed:
+            return math.inf
+        lengths = [
+            max(float(part.float().norm(dim=-1).max()) for part in x.split(1024)) for x in (self.q_THD, self.k_PSGD)
+        ]
+        return lengths[0] * lengths[1]
 
     def contiguous(self, cache_PSGD: Tensor) -> Tensor:
         """A cache in the order of its tokens, as dense attention wants it: [1, G, tokens, D]."""

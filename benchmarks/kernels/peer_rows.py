@@ -54,12 +54,10 @@ def peer_decode_rows(
 ) -> list[Row]:
     """One new token, both in graphs captured for a context of `capacity` tokens."""
     scale = shape.D**-0.5
-    count = ours.layers_beyond_l2(shape, length)
-    made = [Layer.make(shape, length, 1, device=device, dtype=dtype, seed=i) for i in range(count)]
-    layers = [ours._for_capacity(layer, capacity, shape.S) for layer in made]
+    layers = ours.decode_layers(shape, length, capacity, device, dtype)
     theirs = [peer.decode(layer, shape, scale, capacity) for layer in layers]
-    error = relative_error(ours._chain(layers[0], shape, scale), theirs[0].chain())
-    our_time = in_graph([partial(ours._chain, layer, shape, scale) for layer in layers])
+    error = relative_error(ours._decode(layers[0], shape, scale), theirs[0].chain())
+    our_time = in_graph([partial(ours._decode, layer, shape, scale) for layer in layers])
     their_time = in_graph([t.chain for t in theirs])
     row = _row("decode chain", length, our_time, their_time, error)
     return [dataclasses.replace(row, at_least=DECODE_GATES.get(length // 1024))]

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+LOG2_E = 1.4426950408889634
 MAX_TILES = 1024
 """Tiles whose keys are split; there are never more than programs that the machine runs at once."""
 _arrived: dict[tuple[torch.device, int], Tensor] = {}
@@ -26,16 +27,30 @@ def arrival_counters(device: torch.device) -> Tensor:
     return _arrived[device, stream]
 
 
+def bounded(scale: float, max_product: float) -> bool:
+    """Whether exp2 of every scaled product, and sums of many, are ordinary numbers: no product is beyond max_product.
+
+    The online softmax subtracts the largest product only to stay within the range of float32. Where queries and keys
+    are normed, as M3's are, they can be too short to leave it; then neither maxima nor rescaling are needed.
+    """
+    return scale * LOG2_E * max_product < 90.0
+
+
 @triton.jit
-def accumulate(dots, scale_log2, v_ND, acc_MD, top_M, sum_M):
+def accumulate(dots, scale_log2, v_ND, acc_MD, top_M, sum_M, BOUNDED: tl.constexpr = False, bias_M=0.0):
     """One step of the online softmax, in powers of two: products with keys, and the keys' values.
 
-    `scale_log2` > 0 is applied here, where it costs nothing: it becomes one instruction with the subtraction.
-    `top_M`, the largest scaled product so far, must be finite: a row that sees none of the keys must not subtract
-    infinity from infinity.
+    `scale_log2` > 0 is applied here, where it costs nothing: it becomes one instruction with the subtraction. So does
+    `bias_M`, minus infinity for a row that is to see none of the keys.
+    `top_M`, the largest scaled product so far, must be finite: such a row must not subtract infinity from infinity.
+    With BOUNDED products are so small that nothing needs to be subtracted, see `bounded`; then top_M stays as it is.
     """
-    new_top = tl.maximum(top_M, tl.max(dots, 1) * scale_log2)
-    weights = tl.exp2(dots * scale_log2 - new_top[:, None])
+    if BOUNDED:
+        weights = tl.exp2(dots * scale_log2 + (tl.zeros_like(top_M) + bias_M)[:, None])
+        acc_MD = tl.dot(weights.to(v_ND.dtype), v_ND, acc_MD, input_precision="ieee")
+        return acc_MD, top_M, sum_M + tl.sum(weights, 1)
+    new_top = tl.maximum(top_M, tl.max(dots, 1) * scale_log2 + bias_M)
+    weights = tl.exp2(dots * scale_log2 + (bias_M - new_top)[:, None])
     shrink = tl.exp2(top_M - new_top)
     acc_MD = tl.dot(weights.to(v_ND.dtype), v_ND, acc_MD * shrink[:, None], input_precision="ieee")
     return acc_MD, new_top, sum_M * shrink + tl.sum(weights, 1)

@@ -4,6 +4,7 @@ Legend: T tokens, C hidden size, H query heads, G key heads, R index heads, D he
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,8 +13,8 @@ from m3_kernels.batch import DECODE_QUERIES, AttentionBatch
 from m3_kernels.block_topk import block_topk
 from m3_kernels.dense_attention import dense_attention
 from m3_kernels.index_scores import index_scores
+from m3_kernels.msa_decode import msa_decode
 from m3_kernels.norm_rope_insert import norm_rope_insert
-from m3_kernels.sparse_decode import sparse_decode
 from m3_kernels.sparse_prefill import sparse_prefill
 from m3_model.cache import LayerCache
 from m3_model.config import M3Config
@@ -52,6 +53,19 @@ class Attention:
         scale = D**-0.5
         if index_q_TRD is None or cache.index_k_PSD is None or self._everything_is_chosen(batch):
             attended = dense_attention(q_THD, cache.k_PSGD, cache.v_PSGD, batch, scale=scale)
+        elif batch.max_queries <= DECODE_QUERIES:
+            attended = msa_decode(
+                q_THD,
+                index_q_TRD,
+                cache.index_k_PSD,
+                cache.k_PSGD,
+                cache.v_PSGD,
+                batch,
+                scale=scale,
+                top_k=config.top_k_blocks,
+                init_blocks=config.init_blocks,
+                local_blocks=config.local_blocks,
+            )
         else:
             blocks_TGK = block_topk(
                 index_scores(index_q_TRD, cache.index_k_PSD, batch),
@@ -61,9 +75,18 @@ class Attention:
                 init_blocks=config.init_blocks,
                 local_blocks=config.local_blocks,
             )
-            attend = sparse_decode if batch.max_queries <= DECODE_QUERIES else sparse_prefill
-            attended = attend(q_THD, cache.k_PSGD, cache.v_PSGD, blocks_TGK, batch, scale=scale)
+            attended = sparse_prefill(
+                q_THD, cache.k_PSGD, cache.v_PSGD, blocks_TGK, batch, scale=scale, max_product=self.max_product
+            )
         return F.linear(attended.reshape(T, H * D), self.output_CX)
+
+    @cached_property
+    def max_product(self) -> float:
+        """What no product of a query and a key exceeds: each was normed and scaled by `1 + weight`, then rounded."""
+        H = self.config.num_heads
+        of_heads = (1 + self.norms[0].float()).abs()
+        of_q, of_k = of_heads[:H].max(), of_heads[H : H + self.config.num_kv_heads].max()
+        return 1.02 * self.config.head_dim * float(of_q * of_k)
 
     def _everything_is_chosen(self, batch: AttentionBatch) -> bool:
         """While a sequence has no more blocks than are chosen, all of them are: scoring them would change nothing."""

@@ -22,9 +22,9 @@ from m3_kernels.block_topk import kernel as topk
 from m3_kernels.dense_attention import kernel as dense
 from m3_kernels.index_scores import kernel as scores
 from m3_kernels.moe_experts import kernel as moe
+from m3_kernels.msa_decode import kernel as decode
 from m3_kernels.norm_rope_insert import kernel as heads
 from m3_kernels.rms_norm import kernel as norm
-from m3_kernels.sparse_decode import kernel as decode
 from m3_kernels.sparse_prefill import by_block, unions
 
 BATCH = {"query_starts": "*i32", "lengths": "*i32", "page_table": "*i32"}
@@ -39,11 +39,13 @@ EXPERTS: list[tuple[str, int, int, int]] = [
     (f"{name}{size}{form}", rows, bits, which)
     for which, name in enumerate(("gate and up", "down"))
     for size, rows in (("", 32768), (" middle", 2048), (" few", 4))
-    for form, bits in (("", 16), (", MXFP8", 8), (", MXFP4", 4))
+    for form, bits in (("", 16), (", MXFP8", 8), (", MXFP4", 4), (", float32", 32))
 ]
-BF16_WEIGHTS = dict.fromkeys(("w13", "w2", "w13_scale", "w2_scale", "hidden", "down"), "*bf16")
+EXPERT_TENSORS = ("x", "w13", "w2", "w13_scale", "w2_scale", "hidden", "down")
+BF16_WEIGHTS = dict.fromkeys(EXPERT_TENSORS, "*bf16")
 BF16_WEIGHTS |= dict.fromkeys(("flat", "order", "starts"), "*i64")
-MX_WEIGHTS: dict[int, dict[str, str]] = {
+OTHER_WEIGHTS: dict[int, dict[str, str]] = {
+    32: dict.fromkeys(EXPERT_TENSORS, "*fp32"),
     16: {},
     8: {"w13": "*fp8e4nv", "w2": "*fp8e4nv", "w13_scale": "*i32", "w2_scale": "*i32"},
     4: dict.fromkeys(("w13", "w2", "w13_scale", "w2_scale"), "*u8"),
@@ -56,8 +58,8 @@ def expert_cases() -> list[tuple[str, Any, dict[str, str], dict[str, Any], dict[
     for name, rows, bits, which in EXPERTS:
         tile = moe.tile_sizes(rows, 128, bits)[which]
         options = {key: tile[key] for key in ("num_warps", "num_stages")}
-        types = BF16_WEIGHTS | MX_WEIGHTS[bits] | {"x": "*bf16", "weights": "*fp32", "alpha": "fp32", "limit": "fp32"}
-        values = GROUPED | tile | {"FEW": rows <= moe.FEW_ROWS, "BITS": bits, "K": 4, "PTX": True}
+        types = BF16_WEIGHTS | OTHER_WEIGHTS[bits] | {"weights": "*fp32", "alpha": "fp32", "limit": "fp32"}
+        values = GROUPED | tile | {"FEW": rows <= moe.FEW_ROWS, "BITS": min(bits, 16), "K": 4, "PTX": bits != 32}
         values["SCALES"] = 4 if bits == 8 else 1
         cases.append((f"moe_experts {name}", (moe._gate_up, moe._down)[which], types, values, options))
     return cases
@@ -65,33 +67,33 @@ def expert_cases() -> list[tuple[str, Any, dict[str, str], dict[str, Any], dict[
 
 CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
     # name, function, types of what is not an int32, compile-time values, options
-    ("index_scores", scores._score_many, BATCH | {"q": "*bf16", "k": "*bf16", "scores": "*fp32"},
+    ("index_scores", scores._score, BATCH | {"q": "*bf16", "k": "*bf16", "scores": "*fp32"},
      INDEX | {"QUERIES": 32, "TOGETHER": 4}, {"num_warps": 8, "num_stages": 2, "maxnreg": 128}),
-    ("index_scores few", scores._score_few, BATCH | {"q": "*bf16", "k": "*bf16", "scores": "*fp32"},
-     INDEX | {"ROWS": 16}, {"num_warps": 4, "num_stages": 3}),
     ("block_topk", topk._choose, {"scores": "*fp32", "positions": "*i64", "chosen": "*i32"},
      {"TOP_K": 16, "SLOTS": 16, "GROUPS": 256, "DEPTH": 32, "LEVELS": 3, "BY_COMPARISON": False}, {"num_warps": 1}),
     ("block_topk few", topk._choose, {"scores": "*fp32", "positions": "*i64", "chosen": "*i32"},
-     {"TOP_K": 16, "SLOTS": 16, "GROUPS": 64, "DEPTH": 128, "LEVELS": 4, "BY_COMPARISON": True}, {"num_warps": 4}),
+     {"TOP_K": 16, "SLOTS": 16, "GROUPS": 32, "DEPTH": 8, "LEVELS": 2, "BY_COMPARISON": True}, {"num_warps": 1}),
     ("sparse_prefill unite", unions.unite,
      BATCH | LISTS | dict.fromkeys(("pages", "blocks", "choosers", "counts"), "*i32"),
-     PREFILL | {"K": 16, "SLOTS": 16}, {"num_warps": 4}),
-    ("sparse_prefill unions", unions.attend_unions,
-     BATCH | dict.fromkeys(("pages", "blocks", "choosers", "counts"), "*i32")
-     | dict.fromkeys(("q", "k", "v", "out"), "*bf16") | {"scale_log2": "fp32"},
-     PREFILL | {"GROUP": 16, "HEADS": 16, "D": 128, "LIST": 64, "KEYS": 64}, {"num_warps": 4, "num_stages": 3}),
+     PREFILL | {"K": 16, "SLOTS": 16}, {"num_warps": 1}),
+    *((f"sparse_prefill unions{name}", unions.attend_unions,
+       BATCH | dict.fromkeys(("pages", "blocks", "choosers", "counts"), "*i32")
+       | dict.fromkeys(("q", "k", "v", "out"), "*bf16") | {"scale_log2": "fp32"},
+       PREFILL | {"GROUP": 16, "HEADS": 16, "D": 128, "LIST": 64, "KEYS": keys, "BOUNDED": bounded},
+       {"num_warps": 4, "num_stages": stages})
+      for name, bounded, keys, stages in (("", False, 64, 4), (" bounded", True, 32, 5))),
     ("sparse_prefill by block", by_block.attend_items,
      LISTS | dict.fromkeys(("q", "k", "v", "parts"), "*bf16") | {"parts_log": "*fp32", "scale_log2": "fp32"},
      PREFILL | {"GROUP": 16, "HEADS": 16, "D": 128, "G": 4, "K": 16, "KEYS": 64},
      {"num_warps": 4, "num_stages": 3}),
     ("sparse_prefill add up", by_block.add_up, LISTS | {"parts": "*bf16", "parts_log": "*fp32", "out": "*bf16"},
-     {"G": 4, "GROUP": 16, "HEADS": 16, "D": 128, "K": 16, "SLOTS": 16}, {"num_warps": 4}),
-    ("sparse_decode", decode._attend_few,
-     BATCH | {"blocks": "*i32", "arrived": "*i32", "scale_log2": "fp32"}
-     | dict.fromkeys(("q", "k", "v", "out"), "*bf16")
-     | dict.fromkeys(("parts_acc", "parts_top", "parts_sum"), "*fp32"),
-     {"G": 4, "GROUP": 16, "HEADS": 16, "D": 128, "S": 128, "K": 16, "KEYS": 64, "PARTS": 16},
-     {"num_warps": 4, "num_stages": 3}),
+     {"ROWS": 16, "G": 4, "GROUP": 16, "HEADS": 16, "D": 128, "K": 16, "SLOTS": 16}, {"num_warps": 4}),
+    ("msa_decode", decode._decode,
+     BATCH | dict.fromkeys(("q", "index_q", "index_k", "k", "v", "out"), "*bf16")
+     | dict.fromkeys(("arrived", "keys", "best"), "*i64") | {"partial": "*i32", "scale_log2": "fp32"},
+     {"ROWS": 16, "PROGRAMS": 128, "GROUPS": 64, "G": 4, "G_TILE": 4, "INDEX_D": 128, "GROUP": 16, "HEADS": 16,
+      "D": 128, "S": 128, "TOP_K": 16, "SLOTS": 16, "CUT": 4, "LEVELS": 4, "KEYS": 64, "PARTS": 32, "FIRST": 1,
+      "LAST": 3, "STAGES": decode.STAGES}, {"num_warps": decode.WARPS}),
     *((f"dense_attention{name}", dense._attend,
        BATCH | {"arrived": "*i32", "scale_log2": "fp32"} | dict.fromkeys(("q", "k", "v", "out"), "*bf16")
        | dict.fromkeys(("parts_acc", "parts_top", "parts_sum"), "*fp32"),

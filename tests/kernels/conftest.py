@@ -69,21 +69,37 @@ BATCHES: dict[str, tuple[list[int], list[int], int]] = {
     "forks that verify": ([3, 1, 16, 2], [70, 65, 96, 81], 3),
     "one is the other's beginning": ([1, 1, 1], [64, 80, 96], 6),
     "a mixture": ([1, 40, 5, 17, 1], [50, 40, 90, 60, 120], 1),
+    "one long": ([1], [700], 0),
 }
 HEADS = [(1, 1), (4, 2), (6, 2), (8, 1)]
 
 
-def attention(name: str, heads: tuple[int, int], *, blocks: bool = False, few: bool = False) -> Case:
+def attention(name: str, heads: tuple[int, int], *, blocks: bool = False) -> Case:
     def make(g: torch.Generator) -> Arguments:
         counts, lengths, shared = BATCHES[name]
-        if few:
-            counts = [min(count, 16) for count in counts]
         H, G = heads
         batch, total = paged(g, counts, lengths, shared=shared)
         q = torch.randn(sum(counts), H, D, generator=g)
         k, v = cache(g, batch, total, G, D), cache(g, batch, total, G, D)
         chosen = (random_blocks(g, batch, G),) if blocks else ()
         return (q, k, v, *chosen, batch), {"scale": D**-0.5}
+
+    return make
+
+
+def decode_case(name: str, heads: tuple[int, int], **forced: int) -> Case:
+    """Nobody brings more than a few tokens; with few distinct values in the index branch ties are the rule."""
+
+    def make(g: torch.Generator) -> Arguments:
+        counts, lengths, shared = BATCHES[name]
+        counts = [min(count, 16) for count in counts]
+        H, G = heads
+        batch, total = paged(g, counts, lengths, shared=shared)
+        q = torch.randn(sum(counts), H, D, generator=g)
+        index_q = torch.randint(-1, 2, (sum(counts), G, D), generator=g).float()
+        index_k = cache(g, batch, total, D).round().clamp(max=2)
+        k, v = cache(g, batch, total, G, D), cache(g, batch, total, G, D)
+        return (q, index_q, index_k, k, v, batch), {"scale": D**-0.5, "top_k": TOP_K, **forced}
 
     return make
 
@@ -170,7 +186,8 @@ def rms_norm_case(tokens: int, residual: bool) -> Case:
 CASES: dict[str, dict[str, Case]] = {
     "dense_attention": {f"{n}, heads {h}": attention(n, h) for n in BATCHES for h in HEADS},
     "sparse_prefill": {f"{n}, heads {h}": attention(n, h, blocks=True) for n in BATCHES for h in HEADS},
-    "sparse_decode": {f"{n}, heads {h}": attention(n, h, blocks=True, few=True) for n in BATCHES for h in HEADS},
+    "msa_decode": {f"{n}, heads {h}": decode_case(n, h) for n in BATCHES for h in HEADS}
+    | {"one initial, two local blocks": decode_case("a mixture", (4, 2), init_blocks=1, local_blocks=2)},
     "index_scores": {f"{n}, heads {h}": index_case(n, h) for n in BATCHES for h in (1, 2, 4)},
     "block_topk": {
         f"{rows} rows, {blocks} blocks, {init} initial, {local} local": topk_case(rows, blocks, k, init, local)

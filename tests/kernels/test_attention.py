@@ -11,7 +11,7 @@ from m3_kernels.batch import AttentionBatch
 from m3_kernels.block_topk import block_topk
 from m3_kernels.dense_attention import dense_attention
 from m3_kernels.index_scores import index_scores
-from m3_kernels.sparse_decode import sparse_decode
+from m3_kernels.msa_decode import msa_decode
 from m3_kernels.sparse_prefill import sparse_prefill
 
 Case = Callable[[torch.Generator], Any]
@@ -64,13 +64,16 @@ def test_prefill(sparse_prefill_case: Case, generator: torch.Generator) -> None:
     )
 
 
-def test_decode(sparse_decode_case: Case, generator: torch.Generator) -> None:
-    (q, k, v, blocks, batch), kwargs = sparse_decode_case(generator)
+def test_decode_attends_to_what_the_index_branch_chooses(msa_decode_case: Case, generator: torch.Generator) -> None:
+    (q, index_q, index_k, k, v, batch), kwargs = msa_decode_case(generator)
+    forced = {key: n for key, n in kwargs.items() if key != "scale"}
+    blocks = block_topk(index_scores(index_q, index_k, batch), batch.positions_T, block_size=batch.page_size, **forced)
     expected = by_definition(q, k, v, batch, kwargs["scale"], blocks)
-    torch.testing.assert_close(sparse_decode(q, k, v, blocks, batch, **kwargs).double(), expected, atol=1e-5, rtol=1e-5)
+    got = msa_decode(q, index_q, index_k, k, v, batch, **kwargs)
+    torch.testing.assert_close(got.double(), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("attend", [dense_attention, sparse_prefill, sparse_decode])
+@pytest.mark.parametrize("attend", [dense_attention, sparse_prefill])
 def test_sixteen_bit_inputs_are_summed_in_float32(
     attend: Any, cases: dict[str, dict[str, Case]], generator: torch.Generator
 ) -> None:
@@ -124,7 +127,7 @@ def test_more_forced_blocks_than_chosen_are_refused() -> None:
         block_topk(torch.zeros(1, 1, 9), torch.tensor([0]), top_k=4, block_size=16, init_blocks=2, local_blocks=3)
 
 
-@pytest.mark.parametrize("attend", [dense_attention, sparse_prefill, sparse_decode])
+@pytest.mark.parametrize("attend", [dense_attention, sparse_prefill])
 def test_uneven_heads_are_refused(attend: Any, cases: dict[str, dict[str, Case]], generator: torch.Generator) -> None:
     args, kwargs = cases[attend.name]["one token, heads (4, 2)"](generator)
     with pytest.raises(ValueError, match="3 query heads cannot share 2 key heads"):
@@ -132,6 +135,8 @@ def test_uneven_heads_are_refused(attend: Any, cases: dict[str, dict[str, Case]]
 
 
 def test_decode_refuses_prompts(cases: dict[str, dict[str, Case]], generator: torch.Generator) -> None:
-    args, kwargs = cases["sparse_prefill"]["a prompt, heads (4, 2)"](generator)
+    (q, k, v, _, batch), _ = cases["sparse_prefill"]["a prompt, heads (4, 2)"](generator)
     with pytest.raises(ValueError, match="takes 16 new tokens a sequence, got 50"):
-        sparse_decode(*args, **kwargs)
+        msa_decode(q, q[:, :2], k[:, :, 0], k, v, batch, scale=1.0, top_k=2)
+    with pytest.raises(ValueError, match="50 queries of 2 key heads, but index queries"):
+        msa_decode(q, q[:, :3], k[:, :, 0], k, v, batch, scale=1.0, top_k=2)

@@ -17,10 +17,12 @@ from m3_kernels.registry import operations
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
+from m3_kernels.softmax import bounded
+
 Case = Callable[[torch.Generator], Any]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KERNELS = [name for name in sorted(operations()) if importlib.util.find_spec(f"m3_kernels.{name}.kernel")]
-HALF = {"dense_attention", "sparse_prefill", "sparse_decode", "index_scores", "norm_rope_insert"}
+HALF = {"dense_attention", "sparse_prefill", "msa_decode", "index_scores", "norm_rope_insert"}
 """Operations that are also tested with fp16 tensors."""
 
 
@@ -36,13 +38,13 @@ def poisoned_memory() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under the interpreter, which runs parts one after the other, tiles are split into eight parts and not into 64."""
+    """Under the interpreter, which runs programs one after the other, there are eight and not 64."""
     if DEVICE == "cpu":
         from m3_kernels.dense_attention import kernel as dense
-        from m3_kernels.sparse_decode import kernel as decode
+        from m3_kernels.msa_decode import kernel as decode
 
         monkeypatch.setattr(dense, "MAX_PARTS", 8)
-        monkeypatch.setattr(decode, "MAX_PARTS", 4)
+        monkeypatch.setattr(decode, "MIN_GROUPS", 8)
 
 
 def kernel_of(name: str) -> Callable[..., Any]:
@@ -108,6 +110,17 @@ def test_prefill_by_block_and_by_both_ways(shared_enough: float, cases: dict[str
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_prefill_where_products_are_known_to_be_small(cases: dict[str, dict[str, Case]]) -> None:
+    for case in cases["sparse_prefill"].values():
+        args, kwargs = case(torch.Generator().manual_seed(2))
+        q, *rest = (moved(a, torch.float32) for a in args)
+        longest = float(q.norm(dim=-1).max() * rest[0][rest[0].abs().amax(-1) < 1e4].norm(dim=-1).max())
+        assert bounded(kwargs["scale"], longest)
+        expected = operations()["sparse_prefill"].reference(q, *rest, **kwargs)
+        got = kernel_of("sparse_prefill")(q, *rest, **kwargs, max_product=longest)
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_dense_attention_of_long_prompts_through_the_library(cases: dict[str, dict[str, Case]]) -> None:
     from m3_kernels.dense_attention.kernel import attend
 
@@ -145,19 +158,18 @@ def test_every_length_around_a_page_and_the_selection_limit(cases: Any) -> None:
             run_case("block_topk", case((scores, batch.positions_T), options), torch.float32)
             run_case("sparse_prefill", case((q, k, v, blocks, batch), {"scale": 0.2}), torch.float32)
             if count <= 16:
-                run_case("sparse_decode", case((q, k, v, blocks, batch), {"scale": 0.2}), torch.float32)
+                arguments = (q, index_q, index_k, k, v, batch)
+                run_case("msa_decode", case(arguments, {"scale": 0.2, "top_k": top_k}), torch.float32)
 
 
 @pytest.mark.parametrize("blocks", [1, 16, 17, 250, 256, 257, 600, 2049])
-@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize("few_blocks", [0, 4096])
 def test_selection_of_long_rows_with_ties_nan_and_infinities(
-    blocks: int, one_by_one: bool, monkeypatch: pytest.MonkeyPatch
+    blocks: int, few_blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from m3_kernels.block_topk import kernel
 
-    if one_by_one:
-        monkeypatch.setattr(kernel, "FEW_ROWS", 0)
-        monkeypatch.setattr(kernel, "FEW_BLOCKS", 0)
+    monkeypatch.setattr(kernel, "FEW_BLOCKS", few_blocks)
     generator = torch.Generator().manual_seed(blocks)
     positions = torch.randint(0, blocks * 128, (6,), generator=generator)
     positions[0] = blocks * 128 - 1
@@ -180,7 +192,7 @@ def test_what_a_kernel_cannot_take_is_said_before_the_launch(cases: dict[str, di
     with pytest.raises(ValueError, match="head_dim must be a power of two"):
         attend(q[..., :24], k[..., :24].contiguous(), v[..., :24].contiguous(), blocks, batch, **options)
     with pytest.raises(ValueError, match="takes 16 new tokens a sequence, got 50"):
-        kernel_of("sparse_decode")(q, k, v, blocks, batch, **options)
+        kernel_of("msa_decode")(q, q[:, :2], k[:, :, 0].contiguous(), k, v, batch, scale=1.0, top_k=2)
     with pytest.raises(ValueError, match="4 local blocks are forced, but only 3 are chosen"):
         kernel_of("block_topk")(
             torch.zeros(1, 1, 8), torch.zeros(1, dtype=torch.int64), top_k=3, block_size=16, local_blocks=4

@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("triton", reason="kernels need Triton")
 
 REGISTERS, SHARED_BYTES = 65536, 227 * 1024
-WIDE = ["index_scores", "index_scores few", "sparse_prefill unions", "sparse_prefill by block"]
+WIDE = ["index_scores", "sparse_prefill unions", "sparse_prefill unions bounded", "sparse_prefill by block"]
 WIDE += ["dense_attention", "moe_experts gate and up", "moe_experts down"]
 WIDE += ["moe_experts gate and up few", "moe_experts down few", "moe_experts down, MXFP8"]
 WIDE += ["moe_experts gate and up, MXFP4", "moe_experts down, MXFP4"]
-NARROW = ["sparse_decode", "dense_attention few"]
+NARROW = ["msa_decode", "dense_attention few"]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,10 @@ def test_wide_products_run_on_warp_groups(name: str, code: dict[str, dict[str, i
 @pytest.mark.parametrize("name", NARROW)
 def test_narrow_products_run_on_tensor_cores(name: str, code: dict[str, dict[str, int]]) -> None:
     assert code[name]["HMMA"] > 0
+
+
+def test_every_kernel_fits_a_multiprocessor(code: dict[str, dict[str, int]]) -> None:
+    assert {name: c["shared"] for name, c in code.items() if c["shared"] > SHARED_BYTES} == {}
 
 
 def test_every_product_loads_its_next_tiles_ahead(code: dict[str, dict[str, int]]) -> None:

@@ -3,10 +3,10 @@
 A row is read once and thinned to a few hundred groups: block n belongs to group n mod GROUPS, and each group keeps its
 best block. No row is sorted. Then one of two ways:
 
-- Many rows: the best of all groups is chosen, only its group is read again for its next best, and so on K times. A
+- Many blocks: the best of all groups is chosen, only its group is read again for its next best, and so on K times. A
   chosen block costs two reductions, one after the other; other rows hide that.
-- Few rows, where nothing hides it: comparing every group's best with every other's tells the K best groups at once, and
-  the K best blocks lie in them. The same step narrows these groups to quarters, and so on down to single blocks.
+- Few blocks: comparing every group's best with every other's tells the K best groups at once, and the K best blocks lie
+  in them. The same step narrows these groups to quarters, and so on down to single blocks.
 """
 
 import torch
@@ -16,15 +16,13 @@ from torch import Tensor
 
 from m3_kernels.block_topk.reference import check_forced
 from m3_kernels.launch import check_same_device, on_device_of
+from m3_kernels.sort_keys import block_of, competing_rank, largest_blocks, num_larger, rank_of, sort_key
 
 MAX_GROUPS = 256
-FEW_ROWS = 528
-"""So few rows (four a multiprocessor) are chosen by comparison."""
 FEW_BLOCKS = 256
-"""So few blocks are compared faster than they are chosen one by one, however many rows there are."""
-COMPARED_OF_FEW, COMPARED_OF_MANY = 64, 32
+"""So few blocks are compared faster than they are chosen one by one."""
+COMPARED_GROUPS = 32
 """Groups that are compared with each other."""
-FEW_WARPS = 4
 
 
 def block_topk(
@@ -42,11 +40,8 @@ def block_topk(
         raise ValueError(f"{T} rows of scores need {T} positions, got {tuple(positions_T.shape)}")
     chosen_TGK = torch.empty(T, G, top_k, dtype=torch.int32, device=scores_TGN.device)
     slots = triton.next_power_of_2(top_k)
-    few = T * G <= FEW_ROWS
-    by_comparison = few or N <= FEW_BLOCKS
-    most = COMPARED_OF_FEW if few else COMPARED_OF_MANY if by_comparison else MAX_GROUPS
-    groups = min(most, max(32, triton.next_power_of_2(N)))
-    groups = max(groups, slots)
+    by_comparison = N <= FEW_BLOCKS
+    groups = max(slots, COMPARED_GROUPS if by_comparison else MAX_GROUPS)
     depth = triton.next_power_of_2(triton.cdiv(N, groups))
     with on_device_of(scores_TGN):
         _choose[(T * G,)](
@@ -64,7 +59,7 @@ def block_topk(
             DEPTH=depth,
             LEVELS=depth.bit_length() // 2,
             BY_COMPARISON=by_comparison,
-            num_warps=FEW_WARPS if few else 1,
+            num_warps=1,
         )
     return chosen_TGK
 
@@ -115,18 +110,18 @@ def _choose_one_by_one(
         best = tl.where(better, rank, best)
         block = tl.where(better, n, block)
     for i in range(TOP_K):
-        top = tl.max(_sort_keys(best, block), 0)
-        n_top = _block_of(top)
-        value = _value_of(top)
+        top = tl.max(sort_key(best, block), 0)
+        n_top = block_of(top)
+        value = rank_of(top)
         tl.store(chosen + i, tl.where(value > float("-inf"), n_top, -1))
         # What the group holds behind the chosen block, in the same order.
         n = tl.arange(0, DEPTH) * GROUPS + n_top % GROUPS
         rank = _ranks(scores, n, num_visible, own, init_blocks, local_blocks)
         behind = (rank < value) | ((rank == value) & (n > n_top))
-        following = tl.max(_sort_keys(tl.where(behind, rank, float("-inf")), n), 0)
+        following = tl.max(sort_key(tl.where(behind, rank, float("-inf")), n), 0)
         taken = group == n_top % GROUPS
-        best = tl.where(taken, _value_of(following), best)
-        block = tl.where(taken, _block_of(following), block)
+        best = tl.where(taken, rank_of(following), best)
+        block = tl.where(taken, block_of(following), block)
 
 
 @triton.jit
@@ -136,11 +131,11 @@ def _choose_by_comparison(
 ):  # fmt: skip
     n = tl.arange(0, DEPTH)[:, None] * GROUPS + tl.arange(0, GROUPS)[None, :]
     rank = _ranks(scores, n, num_visible, own, init_blocks, local_blocks)
-    keys = tl.max(_sort_keys(rank, n), 0)
+    keys = tl.max(sort_key(rank, n), 0)
     for level in tl.static_range(LEVELS):
         keys = _narrowed(keys, scores, num_visible, own, init_blocks, local_blocks, SLOTS, GROUPS, DEPTH >> (2 * level))
-    place = _num_larger(keys)
-    found = tl.where(_value_of(keys) > float("-inf"), _block_of(keys), -1)
+    place = num_larger(keys)
+    found = tl.where(rank_of(keys) > float("-inf"), block_of(keys), -1)
     tl.store(chosen + place, found, mask=place < TOP_K)
 
 
@@ -151,52 +146,14 @@ def _narrowed(
 ):  # fmt: skip
     """Each key stands for the best of WIDTH blocks of a group; the best SLOTS of them, cut into at most four parts."""
     PARTS: tl.constexpr = min(4, WIDTH)
-    best = _block_of(_largest(keys, SLOTS))
+    best = largest_blocks(keys, SLOTS)
     first = best // GROUPS // WIDTH * WIDTH
     n = (first[:, None] + tl.arange(0, WIDTH)[None, :]) * GROUPS + (best % GROUPS)[:, None]
     rank = _ranks(scores, n, num_visible, own, init_blocks, local_blocks)
-    return tl.max(_sort_keys(rank, n).reshape(SLOTS * PARTS, WIDTH // PARTS), 1)
-
-
-@triton.jit
-def _num_larger(keys):
-    """How many of the keys, all different, are larger than each."""
-    return tl.sum((keys[None, :] > keys[:, None]).to(tl.int32), 1)
-
-
-@triton.jit
-def _largest(keys, COUNT: tl.constexpr):
-    """The COUNT largest keys, which are all different, the largest first."""
-    mine = _num_larger(keys)[:, None] == tl.arange(0, COUNT)[None, :]
-    return tl.sum(tl.where(mine, keys[:, None], 0), 0)
+    return tl.max(sort_key(rank, n).reshape(SLOTS * PARTS, WIDTH // PARTS), 1)
 
 
 @triton.jit
 def _ranks(scores, n, num_visible, own, init_blocks, local_blocks):
-    """The scores of blocks n as they compete: forced ones at infinity, NaN last of the numbers, hidden ones out."""
     score = tl.load(scores + n, mask=n < num_visible, other=float("-inf"))
-    score = tl.where(score != score, -3.4028234663852886e38, score)
-    forced = (n < init_blocks) | (n > own - local_blocks)
-    score = tl.where(forced & (n < num_visible), float("inf"), score)
-    return tl.where(score == 0, 0.0, score)  # -0.0 equals 0.0, in its bits too
-
-
-@triton.jit
-def _sort_keys(rank, n):
-    """Rank and block number in one int64 that orders by rank, and among equals by the lower block."""
-    bits = rank.to(tl.int32, bitcast=True)
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - n).to(tl.int64)
-
-
-@triton.jit
-def _value_of(key):
-    """The rank that a sort key was made of."""
-    ordered = (key >> 32).to(tl.int32)
-    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _block_of(key):
-    """The block number that a sort key was made of."""
-    return 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)
+    return competing_rank(score, n, num_visible, own, init_blocks, local_blocks)

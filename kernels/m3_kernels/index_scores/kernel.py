@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from m3_kernels.batch import DECODE_QUERIES, AttentionBatch
+from m3_kernels.batch import AttentionBatch
 from m3_kernels.launch import check_cache, check_power_of_two, check_same_device, on_device_of
 
 TILE_ROWS = 128
@@ -18,7 +18,6 @@ MIN_TILES = 264
 """Two programs a multiprocessor; with fewer tiles the blocks are split among several programs."""
 STORED_TOGETHER = 4
 """Blocks whose scores are kept in registers until they are stored side by side."""
-DECODE_PROGRAMS = 396
 
 
 def index_scores(index_q_TRD: Tensor, index_k_PSD: Tensor, batch: AttentionBatch) -> Tensor:
@@ -48,22 +47,17 @@ def index_scores(index_q_TRD: Tensor, index_k_PSD: Tensor, batch: AttentionBatch
     )
     shape = {"R": R, "HEADS": triton.next_power_of_2(R), "S": S, "D": D}
     with on_device_of(index_q_TRD):
-        if batch.max_queries <= DECODE_QUERIES:
-            rows = triton.next_power_of_2(max(16, batch.max_queries * shape["HEADS"]))
-            programs = min(N, max(1, DECODE_PROGRAMS // B))
-            _score_few[(programs, B)](*arguments, **shape, ROWS=rows, num_warps=4, num_stages=3)
-        else:
-            queries = max(1, TILE_ROWS // shape["HEADS"])
-            tiles = triton.cdiv(batch.max_queries, queries)
-            splits = min(N, triton.cdiv(MIN_TILES, tiles * B))
-            _score_many[(tiles, splits, B)](
-                *arguments, **shape, QUERIES=queries, TOGETHER=STORED_TOGETHER, num_warps=8, num_stages=2, maxnreg=128
-            )
+        queries = max(1, TILE_ROWS // shape["HEADS"])
+        tiles = triton.cdiv(batch.max_queries, queries)
+        splits = min(N, triton.cdiv(MIN_TILES, tiles * B))
+        _score[(tiles, splits, B)](
+            *arguments, **shape, QUERIES=queries, TOGETHER=STORED_TOGETHER, num_warps=8, num_stages=2, maxnreg=128
+        )
     return scores_TRN
 
 
 @triton.jit
-def _score_many(
+def _score(
     q,
     k,
     scores,
@@ -130,52 +124,3 @@ def _score_many(
         tl.store(out + n, tl.max(tl.where(seen, dots, float("-inf")), 1), mask=valid)
     for n in range(num_seen, N):
         tl.store(out + n, tl.full([QUERIES * HEADS], float("-inf"), tl.float32), mask=valid)
-
-
-@triton.jit
-def _score_few(
-    q,
-    k,
-    scores,
-    query_starts,
-    lengths,
-    page_table,
-    q_stride_t,
-    q_stride_r,
-    k_stride_p,
-    N,
-    R: tl.constexpr,
-    HEADS: tl.constexpr,
-    S: tl.constexpr,
-    D: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """All rows of one sequence as columns of a tile, so that keys are its rows; a program takes every n-th block.
-
-    The number of programs is fixed and what each does follows the sequence's length, also in a captured graph.
-    """
-    b = tl.program_id(1)
-    first_row = tl.load(query_starts + b)
-    count = tl.load(query_starts + b + 1) - first_row
-    length = tl.load(lengths + b)
-    position = length - count
-    row = tl.arange(0, ROWS)
-    query, head = row // HEADS, row % HEADS
-    valid = (query < count) & (head < R)
-    t = (first_row + query).to(tl.int64)
-    d = tl.arange(0, D)
-    q_row = q + t * q_stride_t + head * q_stride_r
-    q_MD = tl.load(q_row[:, None] + d[None, :], mask=valid[:, None], other=0.0)
-    q_DM = tl.trans(q_MD)
-    out = scores + (t * R + head) * N
-    page_table += b * N
-    key = tl.arange(0, S)
-    k_tile = key[:, None] * D + d[None, :]
-    for n in range(tl.program_id(0), tl.cdiv(length, S), tl.num_programs(0)):
-        page = tl.load(page_table + n).to(tl.int64)
-        k_SD = tl.load(k + page * k_stride_p + k_tile)
-        dots = tl.dot(k_SD, q_DM, input_precision="ieee")
-        seen = (n * S + key)[:, None] <= (position + query)[None, :]
-        tl.store(out + n, tl.max(tl.where(seen, dots, float("-inf")), 0), mask=valid)
-    for n in range(tl.cdiv(length, S) + tl.program_id(0), N, tl.num_programs(0)):
-        tl.store(out + n, tl.full([ROWS], float("-inf"), tl.float32), mask=valid)

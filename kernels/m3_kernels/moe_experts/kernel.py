@@ -24,7 +24,7 @@ FEW_ROWS = 64
 
 
 def tile_sizes(rows: int, num_experts: int, bits: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How the two products are cut, by the number of rows: M rows by N columns in steps of STEP inputs.
+    """How the two products are cut, by rows and by bits of a weight: M rows by N columns in steps of STEP inputs.
 
     TOGETHER tiles of rows go through the same columns one after the other, while the weights are in L2. An expert's
     last tile often holds only a few rows; with at most SMALL it is a tile of that size.
@@ -34,9 +34,10 @@ def tile_sizes(rows: int, num_experts: int, bits: int) -> tuple[dict[str, Any], 
         both = {"M": 16, "SMALL": 16, "N": 64, "STEP": step, "TOGETHER": 1, "num_warps": 4}
         both["num_stages"] = 3 if bits == 8 else 4
         return both, both
-    if rows < 128 * num_experts:
+    if rows < 128 * num_experts or bits == 32:  # in float32 the widest tiles do not fit a multiprocessor
         step = 128 if bits == 8 else 64
-        both = {"M": 64 if bits == 16 else 32, "SMALL": 16, "N": 64, "STEP": step, "TOGETHER": 4, "num_warps": 4}
+        both = {"M": 64 if bits == 16 else 32, "SMALL": 16, "N": 32 if bits == 32 else 64, "STEP": step}
+        both |= {"TOGETHER": 4, "num_warps": 4}
         both["num_stages"] = 3 if bits == 8 else 4
         return both, both
     up = {"M": 128, "SMALL": 32, "N": 128, "STEP": 64, "TOGETHER": 4, "num_warps": 8, "num_stages": 4}
@@ -75,7 +76,7 @@ def moe_experts(
     few = rows <= FEW_ROWS
     flat = expert_ids_TK.reshape(rows)
     bits = 16 if scales is None else 8 // per_element
-    up_tile, down_tile = tile_sizes(rows, E, bits)
+    up_tile, down_tile = tile_sizes(rows, E, 8 * w13_EXC.element_size() if scales is None else bits)
     tile_rows = up_tile["M"]
     if few:
         order = starts = flat  # neither is read

@@ -110,13 +110,27 @@ def attend_items(
 
 @triton.jit
 def add_up(
-    by_block, chosen, parts, parts_log, out, out_stride_t, G: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr,
+    by_block, chosen, parts, parts_log, out, out_stride_t, num_rows, ROWS: tl.constexpr, G: tl.constexpr,
+    GROUP: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, K: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """ROWS pairs of query and key head."""
+    first = tl.program_id(0) * ROWS
+    row = first + tl.arange(0, ROWS)
+    if tl.max(tl.load(by_block + row, mask=row < num_rows, other=0), 0) == 0:
+        return
+    for i in range(first, tl.minimum(first + ROWS, num_rows)):
+        if tl.load(by_block + i) == 1:
+            _add_up_row(
+                i + tl.zeros([], tl.int64), chosen, parts, parts_log, out, out_stride_t, G, GROUP, HEADS, D, K, SLOTS
+            )
+
+
+@triton.jit
+def _add_up_row(
+    row, chosen, parts, parts_log, out, out_stride_t, G: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr,
     D: tl.constexpr, K: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """One query and key head: weigh the results of its blocks."""
-    row = tl.program_id(0).to(tl.int64)
-    if tl.load(by_block + row) == 0:
-        return
     head, d, slot = tl.arange(0, HEADS), tl.arange(0, D), tl.arange(0, SLOTS)
     there = (slot < K) & (tl.load(chosen + row * K + slot, mask=slot < K, other=-1) >= 0)
     place = (row * K + slot)[:, None] * GROUP + head[None, :]

@@ -4,30 +4,46 @@
 them. The choice is made on the device, tile by tile.
 """
 
+import math
+
 import torch
 import triton
 from torch import Tensor
 
 from m3_kernels.batch import AttentionBatch
 from m3_kernels.launch import check_attention, on_device_of
+from m3_kernels.softmax import LOG2_E, bounded
 from m3_kernels.sparse_prefill.by_block import add_up, attend_items, list_edges, list_items
 from m3_kernels.sparse_prefill.unions import attend_unions, unite
 
 TILE_ROWS = 64
 """Queries times heads of a tile: one warp group's wgmma."""
 MAX_TILE_QUERIES = 8
-KEYS = 64
-"""Keys of one step; half a block, so that two programs with three stages fit a multiprocessor."""
+KEYS, STAGES = 64, 4
+"""Keys of one step; half a block, so that two programs with their next steps fit a multiprocessor."""
+BOUNDED_KEYS, BOUNDED_STAGES = 32, 5
+"""The same where the softmax is bounded: a step then has so little to do beside its products that four programs fit."""
 SHARED_ENOUGH = 2.25
 """Blocks in a tile's union, in lists: below it the union is read faster than partial results are written and read."""
 PROGRAMS = 264
+ROWS_TO_ADD = 16
+"""Rows whose parts one program adds up."""
 
 
 def sparse_prefill(
-    q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, blocks_TGK: Tensor, batch: AttentionBatch, *, scale: float
+    q_THD: Tensor,
+    k_PSGD: Tensor,
+    v_PSGD: Tensor,
+    blocks_TGK: Tensor,
+    batch: AttentionBatch,
+    *,
+    scale: float,
+    max_product: float = math.inf,
 ) -> Tensor:
     """As the reference. Errors: ValueError also for dtypes, strides or sizes that the tiles cannot take."""
-    return attend(q_THD, k_PSGD, v_PSGD, blocks_TGK, batch, scale=scale, shared_enough=SHARED_ENOUGH)
+    return attend(
+        q_THD, k_PSGD, v_PSGD, blocks_TGK, batch, scale=scale, max_product=max_product, shared_enough=SHARED_ENOUGH
+    )
 
 
 def attend(
@@ -39,6 +55,7 @@ def attend(
     *,
     scale: float,
     shared_enough: float,
+    max_product: float = math.inf,
 ) -> Tensor:
     """The same for another border between the two ways: 0 sends every tile by block, infinity none."""
     check_attention(q_THD, k_PSGD, v_PSGD, batch.page_table_BN, blocks_TGK)
@@ -63,17 +80,18 @@ def attend(
     where = (batch.query_starts, batch.lengths_B)
     cache = (q_THD, k_PSGD, v_PSGD)
     q_strides, caches_strides = q_THD.stride()[:2], (*k_PSGD.stride()[:2], *v_PSGD.stride()[:2])
-    scale_log2 = scale * 1.4426950408889634
+    scale_log2, is_bounded = scale * LOG2_E, bounded(scale, max_product)
     tile = {"GROUP": H // G, "HEADS": heads, "QUERIES": queries, "D": D, "S": S}
     with on_device_of(q_THD):
         unite[(tiles, G, B)](
             blocks_TGK, pages, blocks, choosers, counts, by_block, edge_counts, edge_ranks, edge_pages, *where,
             batch.page_table_BN, N, int(min(shared_enough * K, queries * slots)), K=K, SLOTS=slots, QUERIES=queries,
-            S=S, num_warps=4,
+            S=S, num_warps=1,
         )  # fmt: skip
         attend_unions[(tiles, G, B)](
             *cache, out_THD, pages, blocks, choosers, counts, *where, *q_strides, out_THD.stride(0), *caches_strides,
-            scale_log2, LIST=queries * slots, KEYS=min(KEYS, S), **tile, num_warps=4, num_stages=3,
+            scale_log2, LIST=queries * slots, BOUNDED=is_bounded, KEYS=min(BOUNDED_KEYS if is_bounded else KEYS, S),
+            **tile, num_warps=4, num_stages=BOUNDED_STAGES if is_bounded else STAGES,
         )  # fmt: skip
         num_items_of = (edge_counts + (queries - 1)) // queries
         edge_ends, item_ends = (x.cumsum(0, dtype=torch.int32) for x in (edge_counts, num_items_of))
@@ -94,8 +112,8 @@ def attend(
             parts, parts_log, *q_strides, *caches_strides, scale_log2, G=G, K=K, KEYS=min(KEYS, S), **tile,
             num_warps=4, num_stages=3,
         )  # fmt: skip
-        add_up[(T * G,)](
-            by_block, blocks_TGK, parts, parts_log, out_THD, out_THD.stride(0), G=G, GROUP=H // G, HEADS=heads, D=D,
-            K=K, SLOTS=slots, num_warps=4,
+        add_up[(triton.cdiv(T * G, ROWS_TO_ADD),)](
+            by_block, blocks_TGK, parts, parts_log, out_THD, out_THD.stride(0), T * G, ROWS=ROWS_TO_ADD, G=G,
+            GROUP=H // G, HEADS=heads, D=D, K=K, SLOTS=slots, num_warps=4,
         )  # fmt: skip
     return out_THD

@@ -32,7 +32,7 @@ def unite(
     QUERIES: tl.constexpr,
     S: tl.constexpr,
 ):
-    """One tile's union: first the blocks that all its queries see whole, then the others; `choosers` has a bit a query.
+    """One tile's union: first the blocks that lie before its queries, then the others; `choosers` has a bit a query.
 
     counts: how many the first are, and how many all are; both 0 for a tile with more than `limit`, whose queries are
     marked in `by_block` and whose entries are counted by page instead.
@@ -57,8 +57,7 @@ def unite(
     earlier = same & (i[None, :] < i[:, None])
     kept = (n >= 0) & (tl.sum(earlier.to(tl.int32), 1) == 0)
     bits = tl.sum(tl.where(same, (1 << query)[None, :], 0), 1)
-    everyone = (1 << tl.minimum(QUERIES, count - first)) - 1
-    whole = kept & (bits == everyone) & ((n + 1) * S <= position + 1)
+    whole = kept & ((n + 1) * S <= position + 1)
     num_whole = tl.sum(whole.to(tl.int32), 0)
     rest = kept & (~whole)
     slot_of = tl.where(whole, tl.cumsum(whole.to(tl.int32), 0), num_whole + tl.cumsum(rest.to(tl.int32), 0)) - 1
@@ -108,6 +107,7 @@ def attend_unions(
     KEYS: tl.constexpr,
     QUERIES: tl.constexpr,
     S: tl.constexpr,
+    BOUNDED: tl.constexpr,
 ):
     """One tile: QUERIES neighbouring queries with the GROUP heads of one key head."""
     tile, g, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -141,14 +141,15 @@ def attend_unions(
     top_M = tl.full([QUERIES * HEADS], -1.0e30, tl.float32)
     sum_M = tl.zeros([QUERIES * HEADS], tl.float32)
     STEPS: tl.constexpr = S // KEYS
-
     for i in range(num_whole * STEPS):
         page = tl.load(pages + i // STEPS).to(tl.int64)
+        chose = (tl.load(choosers + i // STEPS) >> query) & 1
         offset = (i % STEPS) * KEYS
         k_ND = tl.load(k_tile + page * k_stride_p + offset * k_stride_s)
         v_ND = tl.load(v_tile + page * v_stride_p + offset * v_stride_s)
         dots = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee")
-        acc_MD, top_M, sum_M = accumulate(dots, scale_log2, v_ND, acc_MD, top_M, sum_M)
+        bias_M = tl.where(chose == 1, 0.0, float("-inf"))
+        acc_MD, top_M, sum_M = accumulate(dots, scale_log2, v_ND, acc_MD, top_M, sum_M, BOUNDED, bias_M)
     for i in range(num_whole * STEPS, num_all * STEPS):
         page = tl.load(pages + i // STEPS).to(tl.int64)
         n = tl.load(blocks + i // STEPS)
@@ -158,8 +159,10 @@ def attend_unions(
         v_ND = tl.load(v_tile + page * v_stride_p + offset * v_stride_s)
         dots = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee")
         chose = ((bits >> query) & 1) == 1
-        seen = chose[:, None] & ((n * S + offset + key)[None, :] <= (position + query)[:, None])
-        acc_MD, top_M, sum_M = accumulate(tl.where(seen, dots, float("-inf")), scale_log2, v_ND, acc_MD, top_M, sum_M)
+        last_seen = tl.where(chose, position + query - n * S - offset, -1)
+        seen = key[None, :] <= last_seen[:, None]
+        dots = tl.where(seen, dots, float("-inf"))
+        acc_MD, top_M, sum_M = accumulate(dots, scale_log2, v_ND, acc_MD, top_M, sum_M, BOUNDED)
 
     result = acc_MD / tl.where(sum_M > 0, sum_M, 1.0)[:, None]  # rows of padding chose nothing
     out_row = out + t * out_stride_t + (g * GROUP + head) * D
