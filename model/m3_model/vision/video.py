@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from m3_model.vision.config import VisionConfig
-from m3_model.vision.images import MediaError, resize
+from m3_model.vision.images import MAX_PIXELS, MediaError, resize
 from m3_model.vision.resize import AreaRule
 
 if TYPE_CHECKING:
@@ -116,6 +116,9 @@ def _opened(data: bytes) -> Iterator[InputContainer]:
         with av.open(io.BytesIO(data), mode="r", options={"format_whitelist": ",".join(CONTAINERS)}) as container:
             if not container.streams.video:
                 raise MediaError("the video has no picture, only sound")
+            width, height = container.streams.video[0].width, container.streams.video[0].height
+            if width * height > MAX_PIXELS:
+                raise MediaError(f"the video has {width} x {height} pixels; give one of at most {MAX_PIXELS:,}")
             yield container
     except MediaError:
         raise
