@@ -5,7 +5,7 @@ presence of its scale tensor decides.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,8 +56,7 @@ class Checkpoint:
         except ValueError as error:
             raise CheckpointError(f"{folder}: {error}") from error
         entries, problems = read_headers(folder)
-        if not any(name.startswith(names.OTHER_TOWERS) for name in entries):
-            config = replace(config, vision=None)  # the text model alone, under the config of the whole
+        config = config_of_files(config, entries)
         problems = problems or list(_problems(config, entries))
         if problems:
             raise CheckpointError(*problems)
@@ -105,6 +104,11 @@ class Checkpoint:
                 f"row {row}, group {group}; expected 0 to 254: fetch the file again"
             )
         return scale_OX
+
+
+def config_of_files(config: M3Config, entries: Iterable[str]) -> M3Config:
+    """The config without its image side where the files hold the text model alone. `entries` names their tensors."""
+    return config if any(name.startswith(names.OTHER_TOWERS) for name in entries) else replace(config, vision=None)
 
 
 def write_checkpoint(

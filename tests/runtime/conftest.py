@@ -146,15 +146,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def seeing_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete checkpoint folder of a model that reads images of up to 448 pixels, 16 tokens on each side."""
     folder = tmp_path_factory.mktemp("seeing")
+    write_seeing_checkpoint(folder)
+    return folder
+
+
+def write_seeing_checkpoint(folder: Path) -> None:
+    """A complete checkpoint folder of a model that reads images of up to 448 pixels, 16 tokens on each side."""
     build_tokenizer(folder)
     tokenizer = Tokenizer.from_folder(folder)
     ids = {f"{kind}_token_id": tokenizer.token_id(f"]<]{kind}[>[") for kind in ("image", "video")}
     vision = tiny_vision_config(image_size=448, **ids)
     write_random_checkpoint(folder, tiny_config(vocab_size=640, vision=vision), seed=3)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return folder
 
 
 @pytest.fixture(scope="session")
