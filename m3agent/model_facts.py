@@ -26,7 +26,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
     Errors: M3Error when there is no readable config of an M3 model.
     """
-    from m3_model import names
+    from m3_model.checkpoint import config_of_files
     from m3_model.config import M3Config
     from m3_model.sizes import cache_bytes_per_token, count_parameters, weight_bytes
     from m3_model.tensor_files import read_headers
@@ -40,6 +40,8 @@ def describe(folder: Path) -> dict[str, Any]:
         raise M3Error(f"{folder} is no checkpoint: {error}") from error
     files = sorted(folder.glob("*.safetensors"))
     entries, problems = read_headers(folder) if files else ({}, ["no weights are here, only the config"])
+    if entries:
+        config = config_of_files(config, entries)
     parameters = count_parameters(config)
     stored: Counter[str] = Counter()
     for entry in entries.values():
@@ -51,7 +53,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "problem": problems[0] if problems else None,
         "parameters": parameters.total,
         "active_parameters": parameters.active,
-        "image_parameters": sum(e.elements for n, e in entries.items() if n.startswith(names.OTHER_TOWERS)),
+        "image_parameters": parameters.vision,
         "precision": (data.get("quantization_config") or {}).get("quant_method") or data.get("torch_dtype"),
         "disk_bytes": sum(file.stat().st_size for file in files),
         "files": len(files),
@@ -116,7 +118,7 @@ def to_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """The facts as a page for people."""
     stored = ", ".join(f"{dtype} {size(n)}" for dtype, n in facts["stored_bytes"].items())
     layers = ", ".join(f"{count} {kind}" for kind, count in facts["layers"].items())
-    image = f", and {facts['image_parameters']:,} of the image side, which is not loaded"
+    image = f", and {facts['image_parameters']:,} of the image side"
     rows = {
         "folder": facts["folder"],
         "problem": facts["problem"],

@@ -66,8 +66,13 @@ class InProcessModel:
 
     @property
     def info(self) -> ModelInfo:
-        name, nano = self._engine.name, self._engine.is_nano
-        return ModelInfo(name=name, context_tokens=self._engine.context_tokens, is_nano=nano)
+        engine = self._engine
+        return ModelInfo(
+            name=engine.name,
+            context_tokens=engine.context_tokens,
+            is_nano=engine.is_nano,
+            reads_images=engine.reads_images,
+        )
 
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], options: Options

@@ -5,8 +5,8 @@ presence of its scale tensor decides.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -56,6 +56,7 @@ class Checkpoint:
         except ValueError as error:
             raise CheckpointError(f"{folder}: {error}") from error
         entries, problems = read_headers(folder)
+        config = config_of_files(config, entries)
         problems = problems or list(_problems(config, entries))
         if problems:
             raise CheckpointError(*problems)
@@ -63,15 +64,16 @@ class Checkpoint:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Names of the known tensors that the text decoder does not read: those of the image side."""
-        return tuple(name for name in self.entries if name.startswith(names.OTHER_TOWERS))
+        """Names of the tensors that are not read: those of an image side that the config does not describe."""
+        read = self.config.vision is not None
+        return () if read else tuple(name for name in self.entries if name.startswith(names.OTHER_TOWERS))
 
     def quantized(self, name: str) -> bool:
         """Whether a matrix is stored in MXFP8."""
         return name + names.SCALE in self.entries
 
     def read(self, name: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-        """One tensor, dequantised if it is stored so; the router's tensors stay float32 whatever the dtype.
+        """One tensor, dequantised if it is stored so; those of FLOAT32_NAMES stay float32 whatever the dtype.
 
         The tensor has memory of its own. Errors: as `read_into`.
         """
@@ -104,6 +106,11 @@ class Checkpoint:
         return scale_OX
 
 
+def config_of_files(config: M3Config, entries: Iterable[str]) -> M3Config:
+    """The config without its image side where the files hold the text model alone. `entries` names their tensors."""
+    return config if any(name.startswith(names.OTHER_TOWERS) for name in entries) else replace(config, vision=None)
+
+
 def write_checkpoint(
     folder: Path | str,
     config: M3Config,
@@ -113,15 +120,15 @@ def write_checkpoint(
     dtype: torch.dtype = torch.bfloat16,
     shard_bytes: int | None = None,
 ) -> None:
-    """Write config.json and the text tensors in the released format.
+    """Write config.json and the tensors in the released format.
 
-    `tensors` have released names and any float dtype; matrices for which `quantized` holds are stored in MXFP8, the
-    router in float32, all others in `dtype`. With `shard_bytes` the tensors are spread over files of about that size,
-    with an index. Errors: CheckpointError if a tensor is missing, unknown or of a wrong shape.
+    `tensors` have released names and any float dtype; matrices for which `quantized` holds are stored in MXFP8, those
+    of FLOAT32_NAMES in float32, all others in `dtype`. With `shard_bytes` the tensors are spread over files of
+    about that size, with an index. Errors: CheckpointError if a tensor is missing, unknown or of a wrong shape.
     """
     folder = Path(folder)
     stored: dict[str, Tensor] = {}
-    specs = names.text_tensors(config)
+    specs = names.tensors(config)
     for name in tensors.keys() - specs.keys():
         raise CheckpointError(f"{name} is no tensor of this configuration")
     for name, spec in specs.items():
@@ -176,7 +183,8 @@ def _nbytes(tensor: Tensor) -> int:
 
 def _problems(config: M3Config, entries: Mapping[str, TensorEntry]) -> Iterator[str]:
     """What keeps these tensors from being the model of this config, one sentence a tensor."""
-    specs = names.text_tensors(config)
+    specs = names.tensors(config)
+    ignored = names.OTHER_TOWERS if config.vision is None else ()
     for name, spec in specs.items():
         entry = entries.get(name)
         if entry is None:
@@ -189,7 +197,7 @@ def _problems(config: M3Config, entries: Mapping[str, TensorEntry]) -> Iterator[
             without = f" or {name + names.SCALE} beside it" if entry.dtype == "F8_E4M3" else ""
             yield f"{entry.file.name}: {name} has dtype {entry.dtype}, expected {' or '.join(allowed)}{without}"
     for name, entry in entries.items():
-        if name.removesuffix(names.SCALE) not in specs and not name.startswith(names.OTHER_TOWERS):
+        if name.removesuffix(names.SCALE) not in specs and not name.startswith(ignored):
             yield f"{entry.file.name}: {name} is no tensor of this configuration"
 
 

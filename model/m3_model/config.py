@@ -1,4 +1,4 @@
-"""The numbers that define an M3 text model, read from a released config.json."""
+"""The numbers that define an M3 model, read from a released config.json."""
 
 import json
 from collections.abc import Mapping
@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from m3_model.vision.config import VisionConfig
+
 AttentionKind = Literal["dense", "sparse"]
 MlpKind = Literal["dense", "moe"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class M3Config:
-    """A text decoder of the M3 family, checked when built.
+    """A text decoder of the M3 family and, where it has one, its image side; checked when built.
 
     Errors: ValueError that names the field and what was expected.
     """
@@ -71,6 +73,8 @@ class M3Config:
     """Longest sequence the model was made for, in tokens."""
     eos_token_id: int | None = None
     """Id that ends a message, where the file tells."""
+    vision: VisionConfig | None = None
+    """The image side; None for a text-only model."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -189,6 +193,7 @@ class M3Config:
             tie_word_embeddings=bool(data.get("tie_word_embeddings", False) or text.get("tie_word_embeddings", False)),
             max_positions=int(need("max_position_embeddings")),
             eos_token_id=eos[0] if isinstance(eos, list) else eos,
+            vision=VisionConfig.from_json(data),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -246,6 +251,7 @@ class M3Config:
             "text_config": text,
             "tie_word_embeddings": self.tie_word_embeddings,
             "torch_dtype": "bfloat16",
+            **(self.vision.to_json() if self.vision is not None else {}),
         }
 
 

@@ -13,6 +13,7 @@ from m3_model.config import M3Config
 from m3_model.inputs import ModelInputs
 from m3_model.layers import GatedMlp, Rotation
 from m3_model.moe import MoE
+from m3_model.vision.encoder import VisionEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class Decoder:
     norm_C: Tensor
     head_VC: Tensor
     """The embedding table itself where the two are tied."""
+    vision: VisionEncoder | None = None
+    """What turns images and videos into the vectors that inputs.visual holds; None in a text-only model."""
 
     @property
     def device(self) -> torch.device:
@@ -60,6 +63,8 @@ class Decoder:
         with torch.inference_mode():
             rotation = Rotation.at(inputs.positions_T, self.config)
             x_TC, residual_TC = F.embedding(inputs.token_ids_T, self.embedding_VC), None
+            if inputs.visual is not None:
+                x_TC[inputs.visual.rows_N] = inputs.visual.vectors_NC.to(x_TC.dtype)
             for i, layer in enumerate(self.layers):
                 normed_TC, residual_TC = rms_norm(x_TC, residual_TC, layer.attention_norm_C, eps=eps)
                 x_TC = layer.attention(normed_TC, inputs, cache.layer(i), rotation)

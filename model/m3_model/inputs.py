@@ -10,6 +10,16 @@ from m3_kernels.batch import AttentionBatch
 
 
 @dataclass(frozen=True, kw_only=True)
+class VisualInputs:
+    """What stands in place of the embeddings of some new tokens: the parts of images and videos."""
+
+    rows_N: Tensor
+    """int64: rows among the new tokens."""
+    vectors_NC: Tensor
+    """What the vision encoder made of them, in the order of the rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelInputs:
     """New tokens of some sequences, flattened. Legend: T new tokens, R rows whose logits are wanted."""
 
@@ -21,6 +31,8 @@ class ModelInputs:
     """int64: rows among the T whose logits are wanted."""
     attention: AttentionBatch
     """Which rows belong to which sequence, and where its pages lie."""
+    visual: VisualInputs | None = None
+    """None where all new tokens are text."""
 
     @classmethod
     def build(
@@ -31,6 +43,7 @@ class ModelInputs:
         *,
         page_size: int = 128,
         output_rows: Sequence[int] | None = None,
+        visual: VisualInputs | None = None,
         device: torch.device | str = "cpu",
     ) -> "ModelInputs":
         """Put sequences together that are at any stage: prompts, parts of prompts, single tokens.
@@ -63,6 +76,7 @@ class ModelInputs:
             slots_T=torch.tensor(slots, dtype=torch.int64, device=device),
             output_rows_R=torch.tensor(list(output_rows), dtype=torch.int64, device=device),
             attention=attention,
+            visual=visual,
         )
 
     @property

@@ -14,12 +14,13 @@ from m3_model.checkpoint import Checkpoint
 from m3_model.decoder import Decoder, DecoderLayer
 from m3_model.layers import GatedMlp
 from m3_model.moe import MoE, Router
+from m3_model.vision.loading import load_encoder
 
 
 def load_decoder(
     folder: Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> Decoder:
-    """The decoder of a checkpoint folder, all matrices dequantised to dtype.
+    """The decoder of a checkpoint folder, with its image side if it has one, all matrices dequantised to dtype.
 
     Errors: CheckpointError before any tensor is read if the checkpoint is not whole, and for a scale that is no number.
     """
@@ -37,12 +38,14 @@ class DecoderBuilder:
 
     def decoder(self) -> Decoder:
         embedding = self._read(names.EMBEDDING)
+        vision = self.config.vision
         return Decoder(
             config=self.config,
             embedding_VC=embedding,
             layers=tuple(self._layer(i) for i in range(self.config.num_layers)),
             norm_C=self._read(names.FINAL_NORM),
             head_VC=embedding if self.config.tie_word_embeddings else self._read(names.HEAD),
+            vision=load_encoder(self.checkpoint, vision, self.dtype, self.device) if vision is not None else None,
         )
 
     def _read(self, name: str) -> Tensor:

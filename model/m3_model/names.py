@@ -4,16 +4,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from m3_model.config import M3Config
+from m3_model.vision.config import VisionConfig
 
 PREFIX = "language_model."
 """Where the text model starts; towers for images stand beside it."""
-OTHER_TOWERS = ("vision_tower.", "multi_modal_projector.", "patch_merge_mlp.")
-"""Tensors of the image side: known, and not read by the text decoder."""
+TOWER = "vision_tower.vision_model."
+PROJECTOR = "multi_modal_projector."
+MERGER = "patch_merge_mlp."
+OTHER_TOWERS = ("vision_tower.", PROJECTOR, MERGER)
+"""Tensors of the image side."""
 SCALE = "_scale_inv"
 """Added to a matrix's name for its MXFP8 scales."""
 
-FLOAT32_NAMES = ("block_sparse_moe.gate.weight", "block_sparse_moe.e_score_correction_bias")
-"""Ends of the names of tensors that stay float32 whatever the model's dtype: the router's."""
+PATCH_EMBEDDING = f"{TOWER}embeddings.patch_embedding.weight"
+PRE_NORM = f"{TOWER}pre_layrnorm"
+"""Spelt like this in the release."""
+
+FLOAT32_NAMES = ("block_sparse_moe.gate.weight", "block_sparse_moe.e_score_correction_bias", PATCH_EMBEDDING)
+"""Ends of the names of tensors that stay float32 whatever the model's dtype: the router's and the patch embedding."""
 
 EMBEDDING = f"{PREFIX}model.embed_tokens.weight"
 FINAL_NORM = f"{PREFIX}model.norm.weight"
@@ -22,7 +30,7 @@ HEAD = f"{PREFIX}lm_head.weight"
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """Shape of a tensor, and whether it must be float32 (the router) rather than a 16-bit or quantised number."""
+    """Shape of a tensor, and whether it must be float32 (one of FLOAT32_NAMES) rather than 16-bit or quantised."""
 
     shape: tuple[int, ...]
     float32: bool = False
@@ -34,6 +42,20 @@ def layer_prefix(layer: int) -> str:
 
 def expert_prefix(layer: int, expert: int) -> str:
     return f"{layer_prefix(layer)}block_sparse_moe.experts.{expert}."
+
+
+def vision_layer_prefix(layer: int) -> str:
+    return f"{TOWER}encoder.layers.{layer}."
+
+
+def tensors(config: M3Config) -> dict[str, TensorSpec]:
+    """Name and shape of each tensor of the model, those of its image side after those of the text model."""
+    return {**text_tensors(config), **vision_tensors(config)}
+
+
+def vision_tensors(config: M3Config) -> dict[str, TensorSpec]:
+    """Name and shape of each tensor of the image side; none for a text-only model."""
+    return dict(_vision(config.vision, config.hidden_size)) if config.vision is not None else {}
 
 
 def text_tensors(config: M3Config) -> dict[str, TensorSpec]:
@@ -90,3 +112,28 @@ def _moe(config: M3Config, layer: int) -> Iterator[tuple[str, TensorSpec]]:
         yield f"{expert_prefix(layer, expert)}w3.weight", TensorSpec(shape=(width, C))
         yield f"{expert_prefix(layer, expert)}w2.weight", TensorSpec(shape=(C, width))
     yield from _gated_mlp(f"{prefix}shared_experts.", C, config.shared_intermediate_size)
+
+
+def _vision(config: VisionConfig, text_size: int) -> Iterator[tuple[str, TensorSpec]]:
+    E, S = config.hidden_size, config.patch_size
+    patch = (E, 3, config.temporal_patch_size, S, S)
+    yield PATCH_EMBEDDING, TensorSpec(shape=patch, float32=True)
+    yield from _with_bias(PRE_NORM, E)
+    for layer in range(config.num_layers):
+        prefix = vision_layer_prefix(layer)
+        yield from _with_bias(f"{prefix}layer_norm1", E)
+        for part in ("q", "k", "v", "out"):
+            yield from _with_bias(f"{prefix}self_attn.{part}_proj", E, E)
+        yield from _with_bias(f"{prefix}layer_norm2", E)
+        yield from _with_bias(f"{prefix}mlp.fc1", config.intermediate_size, E)
+        yield from _with_bias(f"{prefix}mlp.fc2", E, config.intermediate_size)
+    yield from _with_bias(f"{PROJECTOR}linear_1", config.projector_size, E)
+    yield from _with_bias(f"{PROJECTOR}linear_2", text_size, config.projector_size)
+    yield from _with_bias(f"{MERGER}linear_1", config.projector_size, config.merge_size**2 * text_size)
+    yield from _with_bias(f"{MERGER}linear_2", text_size, config.projector_size)
+
+
+def _with_bias(name: str, *shape: int) -> Iterator[tuple[str, TensorSpec]]:
+    """A matrix, or the weight of a norm, and its bias."""
+    yield f"{name}.weight", TensorSpec(shape=shape)
+    yield f"{name}.bias", TensorSpec(shape=shape[:1])

@@ -1,5 +1,6 @@
 """Small random checkpoints in the real format, for tests and trials without weights."""
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from m3_model import names
 from m3_model.checkpoint import write_checkpoint
 from m3_model.config import M3Config
+from m3_model.vision.config import VisionConfig
 
 
 def tiny_config(**changes: Any) -> M3Config:
@@ -37,12 +39,26 @@ def tiny_config(**changes: Any) -> M3Config:
     return M3Config(**{**fields, **changes})
 
 
+def tiny_vision_config(**changes: Any) -> VisionConfig:
+    """An image side for `tiny_config`, in whose heads two dimensions are not rotated, as in the release."""
+    fields: dict[str, Any] = {
+        "hidden_size": 40,
+        "num_layers": 2,
+        "num_heads": 2,
+        "intermediate_size": 48,
+        "projector_size": 56,
+        "image_token_id": 382,
+        "video_token_id": 383,
+    }
+    return VisionConfig(**{**fields, **changes})
+
+
 def random_tensors(config: M3Config, *, seed: int = 0) -> dict[str, Tensor]:
-    """Text tensors of a config, float32, scaled so that activations stay near 1 and every part matters."""
+    """Tensors of a config, float32, scaled so that activations stay near 1 and every part matters."""
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, Tensor] = {}
-    for name, spec in names.text_tensors(config).items():
-        spread = spec.shape[1] ** -0.5 if len(spec.shape) == 2 else 0.3
+    for name, spec in names.tensors(config).items():
+        spread = prod(spec.shape[1:]) ** -0.5 if len(spec.shape) > 1 else 0.3
         tensors[name] = torch.randn(spec.shape, generator=generator) * spread
     return tensors
 
@@ -50,10 +66,11 @@ def random_tensors(config: M3Config, *, seed: int = 0) -> dict[str, Tensor]:
 def write_random_checkpoint(
     folder: Path | str, config: M3Config, *, seed: int = 0, quantized: bool = False, dtype: torch.dtype = torch.bfloat16
 ) -> None:
-    """Write config.json and model.safetensors; `quantized` stores every matrix but the router's in MXFP8."""
-    specs = names.text_tensors(config)
+    """Write config.json and model.safetensors; `quantized` stores every text matrix but the router's in MXFP8."""
+    specs = names.tensors(config)
 
     def is_matrix(name: str) -> bool:
-        return quantized and len(specs[name].shape) == 2 and not specs[name].float32
+        is_text = name.startswith(names.PREFIX)
+        return quantized and is_text and len(specs[name].shape) == 2 and not specs[name].float32
 
     write_checkpoint(folder, config, random_tensors(config, seed=seed), quantized=is_matrix, dtype=dtype)

@@ -23,7 +23,9 @@ class EngineConfig:
     max_rows: int = 64
     """Most sequences in one step."""
     prefix_cache: bool = True
-    """Keep finished pages and give them to later prompts that start with the same tokens."""
+    """Keep finished pages and give them to later prompts that start with the same tokens and images."""
+    encoding_bytes: int = 256 * 2**20
+    """Vectors of images and videos that are kept, about; a prompt is read in steps, and each needs them."""
 
     def __post_init__(self) -> None:
         for name in ("num_pages", "max_context", "vocab_size", "prefill_chunk", "max_rows"):

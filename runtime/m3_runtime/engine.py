@@ -29,6 +29,7 @@ from m3_runtime.scheduler import Scheduler
 from m3_runtime.score import score
 from m3_runtime.search import search
 from m3_runtime.sequence import Sequence, take_opening
+from m3_runtime.visuals import Visual
 
 _SAVE_AT_END_S = 5.0
 """How long the end of a process may take for pages that are not saved yet; the next run saves more of them."""
@@ -50,7 +51,7 @@ class Engine:
         self.config = config
         self.pool = PagePool(cache, config.num_pages)
         self.prefix_cache = PrefixCache(self.pool, disk) if config.prefix_cache else None
-        self.runner = Runner(decoder, cache)
+        self.runner = Runner(decoder, cache, config.encoding_bytes)
         self._scheduler = Scheduler(config, self.pool, self.prefix_cache)
         self._sequences: dict[int, Sequence] = {}
         self._mailboxes: dict[int, deque[Output]] = {}
@@ -96,7 +97,8 @@ class Engine:
         chunks = []
         for sequence, count in planned:
             start = sequence.table.num_tokens
-            chunks.append(Chunk(sequence.token_ids[start : start + count], start, sequence.table.pages))
+            ids = sequence.token_ids[start : start + count]
+            chunks.append(Chunk(ids, start, sequence.table.pages, visuals=sequence.visuals))
         logits_RV = self.runner.forward(chunks)
         outputs: list[Output] = []
         ready: list[tuple[int, Sequence]] = []
@@ -156,13 +158,15 @@ class Engine:
         limit = min(max_tokens or request.sampling.max_tokens, self.config.max_context - len(request.prompt))
         return search(self.runner, self.pool, self.prefix_cache, self.config, request, width, limit)
 
-    def score(self, prompt: Tokens[int], continuations: Tokens[Tokens[int]]) -> list[float]:
+    def score(
+        self, prompt: Tokens[int], continuations: Tokens[Tokens[int]], visuals: Tokens[Visual] = ()
+    ) -> list[float]:
         """Log-probability of each continuation after the prompt, over the whole vocabulary; see m3_runtime.score."""
         longest = max((len(c) for c in continuations), default=0)
-        self._check(Request(prompt=prompt))
+        self._check(Request(prompt=prompt, visuals=visuals))
         if len(prompt) + longest > self.config.max_context:
             raise PromptTooLong(len(prompt) + longest, self.config.max_context)
-        return score(self.runner, self.pool, self.prefix_cache, self.config, prompt, continuations)
+        return score(self.runner, self.pool, self.prefix_cache, self.config, prompt, continuations, visuals)
 
     def close(self) -> None:
         """Save what waits to be saved, for some seconds at most. The engine can be used on."""
@@ -177,11 +181,15 @@ class Engine:
             raise PromptTooLong(len(request.prompt), self.config.max_context)
         if not 0 <= min(request.prompt) <= max(request.prompt) < self.config.vocab_size:
             raise ValueError(f"the prompt holds token ids outside 0..{self.config.vocab_size - 1}")
+        if request.visuals and self.runner.encodings is None:
+            raise ValueError("the prompt holds images or videos, and this model reads text only")
+        if any(run.stop > len(request.prompt) for visual in request.visuals for run in visual.runs):
+            raise ValueError("the prompt ends before its images and videos do")
 
     def _progress(self, sequence: Sequence) -> PrefillProgress:
         if not sequence.in_prompt and self.prefix_cache is not None:
             whole = sequence.num_prompt_tokens // PAGE_TOKENS
-            self.prefix_cache.insert(sequence.token_ids[: whole * PAGE_TOKENS], sequence.table.pages)
+            self.prefix_cache.insert(sequence.keys(whole * PAGE_TOKENS), sequence.table.pages)
         return PrefillProgress(
             request_id=sequence.id,
             done_tokens=min(sequence.table.num_tokens, sequence.num_prompt_tokens),

@@ -11,8 +11,13 @@ from m3_model.cache import KVCache
 from m3_model.config import M3Config
 from m3_model.loading import load_decoder
 from m3_model.tokenizer import Tokenizer
+from m3_model.vision.config import VisionConfig
+from m3_model.vision.resize import ResizeRule, default_rule
+from m3_model.vision.video import Sampling
 from m3_runtime.chat.session import ChatEngine
+from m3_runtime.chat.syntax import IMAGE, IMAGE_END, IMAGE_START, VIDEO
 from m3_runtime.chat.template import ChatTemplate
+from m3_runtime.chat.viewer import Viewer
 from m3_runtime.config import DiskConfig, EngineConfig, pages_for
 from m3_runtime.disk_cache import DiskCache
 from m3_runtime.engine import Engine
@@ -38,12 +43,13 @@ def load_chat_engine(
     max_context: int | None = None,
     cache_tokens: int | None = None,
     disk: DiskConfig | None = None,
+    image_rule: ResizeRule | None = None,
 ) -> ChatEngine:
     """Load a checkpoint folder, or the embedded model for "nano".
 
     `max_context` defaults to the model's limit, at most 16384 tokens; `cache_tokens` to one context and some room for
-    search and kept prefixes. With `disk`, prefixes are kept for later runs. ValueError (m3_model's CheckpointError is
-    one) if the folder is not a checkpoint.
+    search and kept prefixes. With `disk`, prefixes are kept for later runs. `image_rule` says how large images are made
+    (m3_model.vision.resize). ValueError (m3_model's CheckpointError is one) if the folder is not a checkpoint.
     """
     is_nano = folder == "nano"
     path = nano_folder() if is_nano else Path(folder)
@@ -79,4 +85,16 @@ def load_chat_engine(
         template,
         name=name,
         is_nano=is_nano,
+        viewer=_viewer(decoder.vision.config, tokenizer, image_rule) if decoder.vision is not None else None,
     )
+
+
+def _viewer(config: VisionConfig, tokenizer: Tokenizer, rule: ResizeRule | None) -> Viewer:
+    """ValueError if the tokenizer is not that of a model with an image side."""
+    expected = {IMAGE: config.image_token_id, VIDEO: config.video_token_id}
+    for marker in (IMAGE, VIDEO, IMAGE_START, IMAGE_END):
+        found = tokenizer.token_id(marker)
+        if found is None or found != expected.get(marker, found):
+            wanted = f", and config.json wants {expected[marker]}" if marker in expected else ""
+            raise ValueError(f"the tokenizer's id of {marker} is {found}{wanted}: fetch the checkpoint again")
+    return Viewer(config, rule or default_rule(config), Sampling())

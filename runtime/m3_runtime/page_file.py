@@ -1,8 +1,8 @@
 """One page of the cache as a file: a name that says what it holds, and a content that is checked when it is read.
 
-A page is named by a hash over everything that led to it: the model, the layout of a page, and the ids of all tokens up
-to its last. Two prompts that begin alike share the files of their beginning, and a page of another model has another
-name. The head repeats the name, so that a file which was renamed or copied is not believed.
+A page is named by a hash over everything that led to it: the model, the layout of a page, and all tokens up to its
+last, those of images by their content. Two prompts that begin alike share the files of their beginning, and a page of
+another model has another name. The head repeats the name, so that a file which was renamed or copied is not believed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ import zlib
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from m3_runtime.visuals import TokenKey  # at run time it would load torch, which `m3 cache` does without
 
 FORMAT = 1
 """Raised whenever a file is laid out differently; it is part of every name."""
@@ -36,9 +40,11 @@ def first_name(fingerprint: bytes) -> bytes:
     return hashlib.sha256(b"m3 prefix %d\n" % FORMAT + fingerprint).digest()
 
 
-def next_name(before: bytes, token_ids: Sequence[int]) -> bytes:
-    """The name of the page that holds `token_ids`, behind the page called `before`."""
-    return hashlib.sha256(before + array("i", token_ids).tobytes()).digest()
+def next_name(before: bytes, tokens: Sequence[TokenKey]) -> bytes:
+    """The name of the page that holds `tokens`, behind the page called `before`."""
+    ids = array("i", (token if isinstance(token, int) else -1 for token in tokens))
+    contents = (token for token in tokens if isinstance(token, bytes))
+    return hashlib.sha256(before + ids.tobytes() + b"".join(contents)).digest()
 
 
 def write_page_file(folder: Path, name: bytes, content: bytearray, *, used_ns: int) -> None:

@@ -1,13 +1,12 @@
 """Pages that outlive their sequence, found again by the tokens that lead to them.
 
 A tree whose edges are pages: a node is reached by the 128 tokens of its page and of every page before it, because the
-keys and values of a page depend on all tokens before. Only whole pages are kept: a hit that ended inside a block would
-have to rebuild the block's index keys, which is where other engines went wrong.
+keys and values of a page depend on all tokens before. The tokens of an image stand here for its content
+(m3_runtime.visuals). Only whole pages are kept: a hit that ended inside a block would have to rebuild the block's index
+keys, which is where other engines went wrong.
 
 With a disk cache, a prefix goes on where memory ends. What is asked for a second time is saved: most prompts come once,
 and the pages of a conversation or a repository come with every turn.
-
-Not covered: prompts with images, whose token ids do not tell one image from another.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from m3_runtime.config import PAGE_TOKENS
 from m3_runtime.disk_cache import DiskCache
 from m3_runtime.page_file import next_name
 from m3_runtime.pages import OutOfPages, PagePool
+from m3_runtime.visuals import TokenKey
 
-Key = tuple[int, ...]
-"""The 128 token ids of a page."""
+Key = tuple[TokenKey, ...]
+"""The 128 tokens of a page."""
 
 
 class _Node:
@@ -55,20 +55,20 @@ class PrefixCache:
         """Pages that the tree keeps, those that a sequence uses included."""
         return len(self._by_use)
 
-    def acquire(self, token_ids: Sequence[int]) -> list[int]:
+    def acquire(self, tokens: Sequence[TokenKey]) -> list[int]:
         """Pages of the longest known prefix made of whole pages; the caller is a user of each and must release them."""
-        path = self._known(token_ids)
+        path = self._known(tokens)
         self.pool.share([node.page for node in path])  # first of all: what is held is not evicted
         if self.disk is not None:
-            path += self._restore(path[-1] if path else self._root, token_ids[len(path) * PAGE_TOKENS :], self.disk)
+            path += self._restore(path[-1] if path else self._root, tokens[len(path) * PAGE_TOKENS :], self.disk)
             self._will_save(path, self.disk)
         self._mark_used(path)
         return [node.page for node in path]
 
-    def insert(self, token_ids: Sequence[int], pages: Sequence[int]) -> None:
+    def insert(self, tokens: Sequence[TokenKey], pages: Sequence[int]) -> None:
         """Keep the whole pages of a computed sequence. Where the tree already has a page, that one stays."""
         node, path = self._root, []
-        for key, page in zip(_keys(token_ids), pages, strict=False):
+        for key, page in zip(_keys(tokens), pages, strict=False):
             node = node.children.get(key) or self._add(node, key, page)
             path.append(node)
         self._mark_used(path)
@@ -96,9 +96,9 @@ class PrefixCache:
         """Drop every page that no sequence uses."""
         self.evict(self.num_pages)
 
-    def _known(self, token_ids: Sequence[int]) -> list[_Node]:
+    def _known(self, tokens: Sequence[TokenKey]) -> list[_Node]:
         node, path = self._root, []
-        for key in _keys(token_ids):
+        for key in _keys(tokens):
             child = node.children.get(key)
             if child is None:
                 break
@@ -112,9 +112,9 @@ class PrefixCache:
         parent.children[key] = node
         return node
 
-    def _restore(self, node: _Node, token_ids: Sequence[int], disk: DiskCache) -> list[_Node]:
+    def _restore(self, node: _Node, tokens: Sequence[TokenKey], disk: DiskCache) -> list[_Node]:
         """Nodes of the pages behind `node` that are on disk; the caller is a user of each."""
-        keys = list(_keys(token_ids))
+        keys = list(_keys(tokens))
         names = itertools.accumulate(keys, next_name, initial=node.name)
         path = []
         for key, content in zip(keys, disk.read(list(names)[1:]), strict=False):
@@ -143,7 +143,7 @@ class PrefixCache:
             self._by_use.move_to_end(node)
 
 
-def _keys(token_ids: Sequence[int]) -> Iterator[Key]:
+def _keys(tokens: Sequence[TokenKey]) -> Iterator[Key]:
     """The tokens of each whole page."""
-    for start in range(0, len(token_ids) - PAGE_TOKENS + 1, PAGE_TOKENS):
-        yield tuple(token_ids[start : start + PAGE_TOKENS])
+    for start in range(0, len(tokens) - PAGE_TOKENS + 1, PAGE_TOKENS):
+        yield tuple(tokens[start : start + PAGE_TOKENS])

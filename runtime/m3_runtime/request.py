@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from m3_runtime.visuals import Visual
+
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
@@ -74,9 +76,13 @@ class SamplingParams:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """One prompt to continue. `grammar` starts at the first generated token; the engine works on a copy of it."""
+    """One prompt to continue. `grammar` starts at the first generated token; the engine works on a copy of it.
+
+    `visuals` are the images and videos of the prompt, by their places.
+    """
 
     prompt: Sequence[int]
+    visuals: Sequence[Visual] = ()
     sampling: SamplingParams = SamplingParams()
     grammar: Matcher | None = None
 

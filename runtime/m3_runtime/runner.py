@@ -9,8 +9,9 @@ import torch
 
 from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
-from m3_model.inputs import ModelInputs
+from m3_model.inputs import ModelInputs, VisualInputs
 from m3_runtime.config import PAGE_TOKENS
+from m3_runtime.visuals import Encodings, Visual
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,14 +23,17 @@ class Chunk:
     pages: Sequence[int]
     all_rows: bool = False
     """Whether the logits of every new token are wanted; otherwise of the last one."""
+    visuals: Sequence[Visual] = ()
+    """Those of the sequence, wherever in it they are."""
 
 
 class Runner:
-    """Knows the decoder and its cache, nothing of requests."""
+    """Knows the decoder and its cache, nothing of requests. `encoding_bytes` of vectors of visuals are kept."""
 
-    def __init__(self, decoder: Decoder, cache: KVCache):
+    def __init__(self, decoder: Decoder, cache: KVCache, encoding_bytes: int = 0):
         self.decoder, self.cache = decoder, cache
         self.device = cache.k_LPSGD.device
+        self.encodings = Encodings(decoder.vision, encoding_bytes) if decoder.vision is not None else None
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Logits [R, V] in float32, rows in the order of the chunks; the new tokens are in the cache afterwards."""
@@ -45,6 +49,24 @@ class Runner:
             [chunk.pages for chunk in chunks],
             page_size=PAGE_TOKENS,
             output_rows=rows,
+            visual=self._visual_inputs(chunks),
             device=self.device,
         )
         return self.decoder(inputs, self.cache)
+
+    def _visual_inputs(self, chunks: Sequence[Chunk]) -> VisualInputs | None:
+        """Where the new tokens are parts of images and videos, and what stands there."""
+        rows: list[int] = []
+        vectors: list[torch.Tensor] = []
+        first_row = 0
+        for chunk in chunks:
+            end = chunk.start + len(chunk.token_ids)
+            for visual in chunk.visuals:
+                for index, places in visual.between(chunk.start, end):
+                    assert self.encodings is not None, "a text-only model was given an image"
+                    rows += range(first_row + places.start - chunk.start, first_row + places.stop - chunk.start)
+                    vectors.append(self.encodings.get(visual)[index : index + len(places)])
+            first_row += len(chunk.token_ids)
+        if not rows:
+            return None
+        return VisualInputs(rows_N=torch.tensor(rows, device=self.device), vectors_NC=torch.cat(vectors))

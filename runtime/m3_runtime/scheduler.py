@@ -50,7 +50,7 @@ class Scheduler:
             sequence = self.waiting[0]
             if self.prefix_cache is not None and not sequence.table.pages:
                 # One token at least must be computed: its logits are wanted.
-                sequence.table.adopt(self.prefix_cache.acquire(sequence.token_ids[:-1]))
+                sequence.table.adopt(self.prefix_cache.acquire(sequence.keys(len(sequence.token_ids) - 1)))
             if sequence.cached_tokens is None:
                 sequence.cached_tokens = min(sequence.table.num_tokens, sequence.num_prompt_tokens)
             self.running.append(self.waiting.pop(0))
@@ -75,5 +75,5 @@ class Scheduler:
 
     def _give_back(self, sequence: Sequence) -> None:
         if self.prefix_cache is not None:
-            self.prefix_cache.insert(sequence.token_ids[: sequence.table.num_tokens], sequence.table.pages)
+            self.prefix_cache.insert(sequence.keys(sequence.table.num_tokens), sequence.table.pages)
         sequence.table.free()

@@ -11,6 +11,7 @@ from m3_runtime.pages import PagePool
 from m3_runtime.prefix_cache import PrefixCache
 from m3_runtime.runner import Chunk, Runner
 from m3_runtime.shared_prompt import SharedPrompt
+from m3_runtime.visuals import Visual
 
 
 def score(
@@ -20,13 +21,14 @@ def score(
     config: EngineConfig,
     prompt: Sequence[int],
     continuations: Sequence[Sequence[int]],
+    visuals: Sequence[Visual] = (),
 ) -> list[float]:
     """The sum of natural log-probabilities of each continuation's tokens, over the assigned vocabulary.
 
     The prompt is computed once; continuations run in batches of at most `max_rows` rows and about `prefill_chunk` new
     tokens. An empty continuation scores 0. Raises OutOfPages if one continuation does not fit beside the prompt.
     """
-    shared = SharedPrompt(runner, pool, prompt)
+    shared = SharedPrompt(runner, pool, prompt, visuals)
     scores = [0.0] * len(continuations)
     try:
         for _ in shared.read(prefix_cache, config):

@@ -52,7 +52,7 @@ def search(
         raise ValueError(f"width is {width}; give a number from 1 to 1000")
     matcher = request.grammar.copy() if request.grammar is not None else None
     forced = take_opening(matcher, max_tokens - 1)
-    shared = SharedPrompt(runner, pool, [*request.prompt, *forced])
+    shared = SharedPrompt(runner, pool, [*request.prompt, *forced], request.visuals)
     try:
         yield from shared.read(prefix_cache, config)
         beams = _Beams(config, request, width, max_tokens - len(forced))

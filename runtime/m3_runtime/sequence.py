@@ -7,6 +7,7 @@ import random
 
 from m3_runtime.pages import PageTable
 from m3_runtime.request import FinishReason, Matcher, Request, SamplingParams
+from m3_runtime.visuals import TokenKey, token_keys
 
 
 def take_opening(matcher: Matcher | None, limit: int) -> list[int]:
@@ -38,6 +39,7 @@ class Sequence:
         self.id = request_id
         self.token_ids: list[int] = list(request.prompt)
         self.num_prompt_tokens = len(request.prompt)
+        self.visuals = request.visuals
         self.sampling: SamplingParams = request.sampling
         self.matcher = request.grammar.copy() if request.grammar is not None else None
         self.table = table
@@ -47,6 +49,10 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.unreported: tuple[int, ...] = ()
         """Answer tokens that the grammar forced before the first sampled one, reported together with it."""
+
+    def keys(self, num_tokens: int) -> list[TokenKey]:
+        """What tells its first tokens apart from those of other sequences."""
+        return token_keys(self.token_ids[:num_tokens], self.visuals)
 
     @property
     def num_pending(self) -> int:

@@ -12,14 +12,15 @@ from m3_runtime.pages import PagePool, PageTable
 from m3_runtime.prefix_cache import PrefixCache
 from m3_runtime.request import PrefillProgress
 from m3_runtime.runner import Chunk, Runner
+from m3_runtime.visuals import Visual, token_keys
 
 
 class SharedPrompt:
     """The pages of a computed prompt and the logits [1, V] after its last token."""
 
-    def __init__(self, runner: Runner, pool: PagePool, token_ids: Sequence[int]):
+    def __init__(self, runner: Runner, pool: PagePool, token_ids: Sequence[int], visuals: Sequence[Visual] = ()):
         self.runner, self.pool = runner, pool
-        self.token_ids = list(token_ids)
+        self.token_ids, self.visuals = list(token_ids), visuals
         self.table = PageTable(pool)
         self.logits_1V = torch.empty(0)
         self.cached_tokens = 0
@@ -27,22 +28,23 @@ class SharedPrompt:
     def read(self, prefix_cache: PrefixCache | None, config: EngineConfig) -> Generator[PrefillProgress, None, None]:
         """Compute the prompt chunk by chunk, from the longest known prefix on."""
         total = len(self.token_ids)
+        keys = token_keys(self.token_ids, self.visuals)
         if prefix_cache is not None:
-            self.table.adopt(prefix_cache.acquire(self.token_ids[:-1]))
+            self.table.adopt(prefix_cache.acquire(keys[:-1]))
             prefix_cache.save()
         self.cached_tokens = self.table.num_tokens
         while self.table.num_tokens < total:
             start = self.table.num_tokens
             count = min(config.prefill_chunk, total - start)
             self.table.reserve(count)
-            chunk = Chunk(self.token_ids[start : start + count], start, self.table.pages)
+            chunk = Chunk(self.token_ids[start : start + count], start, self.table.pages, visuals=self.visuals)
             self.logits_1V = self.runner.forward([chunk])
             self.table.num_tokens += count
             yield PrefillProgress(
                 request_id=0, done_tokens=start + count, total_tokens=total, cached_tokens=self.cached_tokens
             )
         if prefix_cache is not None:
-            prefix_cache.insert(self.token_ids, self.table.pages)
+            prefix_cache.insert(keys, self.table.pages)
 
     @contextlib.contextmanager
     def slots(self, count: int) -> Iterator[Slots]:

@@ -18,7 +18,7 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
 
-from m3_model.random_checkpoint import tiny_config, write_random_checkpoint
+from m3_model.random_checkpoint import tiny_config, tiny_vision_config, write_random_checkpoint
 from m3agent.commands.models import command
 from m3agent.errors import M3Error
 from m3agent.model_facts import describe
@@ -268,6 +268,19 @@ def test_show_counts_from_the_config(checkpoint: Path, tmp_path: Path) -> None:
     assert facts["cache"][0]["bf16_bytes"] == 8192 * per_token == 2 * facts["cache"][0]["fp8_bytes"]
     (cpu, *_) = facts["fits"]
     assert (cpu["place"], cpu["context_tokens"] > 0) == ("cpu", True)
+
+
+def test_show_counts_an_image_side_where_the_files_hold_one(tmp_path: Path) -> None:
+    write_random_checkpoint(tmp_path, tiny_config(vision=tiny_vision_config()))
+    stored = load_file(tmp_path / "model.safetensors")
+    image = {name: t for name, t in stored.items() if not name.startswith("language_model.")}
+    facts = describe(tmp_path)
+    assert facts["image_parameters"] == sum(t.numel() for t in image.values()) > 0
+    assert facts["weights_bytes"]["bfloat16"] == sum(t.nbytes for t in stored.values())
+    assert f"and {facts['image_parameters']:,} of the image side" in models("show", tmp_path).stdout
+    save_file({name: t for name, t in stored.items() if name not in image}, tmp_path / "model.safetensors")
+    alone = describe(tmp_path)
+    assert (alone["image_parameters"], alone["parameters"]) == (0, facts["parameters"])
 
 
 def test_the_page_names_every_field(checkpoint: Path, tmp_path: Path) -> None:

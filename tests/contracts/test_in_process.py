@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from PIL import Image
 
 from m3_tools.base import ToolSpec
 from m3agent.llm.in_process import InProcessModel
@@ -28,7 +30,7 @@ from m3agent.llm.protocol import (
     Unavailable,
 )
 from m3agent.messages import ImagePart, Message, assistant, system, user
-from tests.runtime.conftest import EDIT_LINE, TEMPLATE, build_tokenizer
+from tests.runtime.conftest import EDIT_LINE, TEMPLATE, build_tokenizer, write_seeing_checkpoint
 
 FUNCTION = EDIT_LINE["function"]
 TOOLS = [
@@ -46,6 +48,27 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_random_checkpoint(folder, tiny_config(vocab_size=640), seed=3)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder
+
+
+def test_a_model_with_an_image_side_says_so_and_answers_a_picture(checkpoint: Path, tmp_path: Path) -> None:
+    write_seeing_checkpoint(tmp_path)
+    file = io.BytesIO()
+    Image.new("RGB", (112, 112), "red").save(file, "PNG")
+    messages = [user("What is it?", ImagePart(media_type="image/png", data=file.getvalue()))]
+
+    async def look(model: InProcessModel) -> None:
+        assert model.info.reads_images
+        (*_, end) = await ask(model, messages, Options(max_tokens=4))
+        assert isinstance(end, Finished)
+        assert end.usage.prompt_tokens > 16
+
+    async def refuse(model: InProcessModel) -> None:
+        assert not model.info.reads_images
+        with pytest.raises(Refused, match="reads text only"):
+            await ask(model, messages, Options(max_tokens=4))
+
+    with_model(tmp_path, look)
+    with_model(checkpoint, refuse)
 
 
 def with_model(checkpoint: Path, test: Any) -> Any:

@@ -156,7 +156,7 @@ def test_a_scale_that_is_no_number_is_found_where_it_is_read(tmp_path: Path) -> 
         load_decoder(tmp_path)
 
 
-def test_what_the_text_decoder_ignores_is_listed(tmp_path: Path) -> None:
+def test_an_image_side_that_the_config_does_not_describe_is_listed_and_ignored(tmp_path: Path) -> None:
     write_random_checkpoint(tmp_path, tiny_config())
     tower = "vision_tower.vision_model.pre_layrnorm.weight"
     change_shard(tmp_path / "model.safetensors", lambda stored: stored.update({tower: torch.ones(4)}))

@@ -14,6 +14,7 @@ from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
 from m3_model.inputs import ModelInputs
 from m3_model.loading import load_decoder
+from m3_model.random_checkpoint import tiny_config, tiny_vision_config, write_random_checkpoint
 from m3_model.tokenizer import Tokenizer
 
 FOLDER = Path(names.__file__).parent / "nano"
@@ -50,3 +51,13 @@ def test_nano_says_the_same_on_a_gpu(text: str) -> None:
     got, on_gpu = greedy(load_decoder(FOLDER, device="cuda"), ids, 48, "cuda")
     assert got == expected
     torch.testing.assert_close(on_gpu, logits, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.gpu
+def test_images_look_the_same_on_a_gpu(tmp_path: Path) -> None:
+    write_random_checkpoint(tmp_path, tiny_config(vision=tiny_vision_config()))
+    pixels = torch.randint(256, (10, 3, 56, 84), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    expected, got = (load_decoder(tmp_path, device=device).vision for device in ("cpu", "cuda"))
+    assert expected is not None
+    assert got is not None
+    torch.testing.assert_close(got(pixels).cpu(), expected(pixels), atol=1e-3, rtol=1e-3)

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HfTokenizer
 
 from m3_model.cache import KVCache
-from m3_model.random_checkpoint import tiny_config, write_random_checkpoint
+from m3_model.random_checkpoint import tiny_config, tiny_vision_config, write_random_checkpoint
 from m3_model.tokenizer import Tokenizer
 from m3_runtime.chat.session import ChatEngine
 from m3_runtime.chat.template import ChatTemplate
@@ -27,11 +27,17 @@ TEMPLATE = r"""
 {%- elif v is not none -%}{{ v }}
 {%- endif -%}
 {%- endmacro -%}
+{%- macro shown(c) -%}
+{%- if c is string -%}{{ c }}
+{%- else -%}
+{%- for p in c -%}{{ p.text if p.type == 'text' else ']<]' ~ p.type ~ '[>[' }}{%- endfor -%}
+{%- endif -%}
+{%- endmacro -%}
 {{- ']~!b[' -}}
 {%- for m in messages -%}
 {%- if m.role == 'tool' -%}
 {%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}{{- ']~b]tool' -}}{%- endif -%}
-{{- '\n<response>' ~ m.content ~ '</response>' -}}
+{{- '\n<response>' ~ shown(m.content) ~ '</response>' -}}
 {%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}{{- '[e~[\n' -}}{%- endif -%}
 {%- elif m.role == 'assistant' -%}
 {{- ']~b]ai\n' ~ ('<mm:think>' ~ m.reasoning_content if m.reasoning_content else '') ~ '</mm:think>' ~ m.content -}}
@@ -48,7 +54,7 @@ TEMPLATE = r"""
 {%- endif -%}
 {{- '[e~[\n' -}}
 {%- else -%}
-{{- ']~b]' ~ m.role ~ '\n' ~ m.content -}}
+{{- ']~b]' ~ m.role ~ '\n' ~ shown(m.content) -}}
 {%- if loop.first and tools -%}
 {{- '\n' -}}{%- for t in tools -%}<tool>{{ t.function | tojson }}</tool>{%- endfor -%}
 {%- endif -%}
@@ -62,6 +68,7 @@ TEMPLATE = r"""
 {%- endif -%}
 """
 MARKERS = ["]~!b[", "]~b]", "[e~[", "]!d~[", "]<]minimax[>[", "<mm:think>", "</mm:think>", "]<]image[>["]
+MARKERS += ["]<]video[>[", "]<]start of image[>[", "]<]end of image[>["]
 TAGS = ["<tool_call>", "</tool_call>", "</invoke>", '<invoke name="edit_line">', '<invoke name="read">', "<response>"]
 TAGS += ["</response>", *(f"<{s}{p}>" for p in ("path", "line", "action", "text", "item") for s in ("", "/"))]
 LABELS = [f"L{i}|" for i in range(1, 60)]
@@ -138,6 +145,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def seeing_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("seeing")
+    write_seeing_checkpoint(folder)
+    return folder
+
+
+def write_seeing_checkpoint(folder: Path) -> None:
+    """A complete checkpoint folder of a model that reads images of up to 448 pixels, 16 tokens on each side."""
+    build_tokenizer(folder)
+    tokenizer = Tokenizer.from_folder(folder)
+    ids = {f"{kind}_token_id": tokenizer.token_id(f"]<]{kind}[>[") for kind in ("image", "video")}
+    vision = tiny_vision_config(image_size=448, **ids)
+    write_random_checkpoint(folder, tiny_config(vocab_size=640, vision=vision), seed=3)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+
+
+@pytest.fixture(scope="session")
 def tools() -> list[dict[str, Any]]:
     """Two tools in OpenAI's form: edit_line and read."""
     return TOOLS
@@ -151,6 +175,11 @@ def tokenizer(folder: Path) -> Tokenizer:
 @pytest.fixture(scope="session")
 def template() -> ChatTemplate:
     return ChatTemplate(TEMPLATE)
+
+
+@pytest.fixture
+def seeing(seeing_folder: Path) -> ChatEngine:
+    return ChatEngine.load(str(seeing_folder), max_context=1024)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import socket
 import threading
@@ -14,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from PIL import Image
 
 from m3_runtime.chat.events import Candidate
 from m3_runtime.chat.session import ChatEngine
@@ -271,3 +274,24 @@ def test_an_api_key_is_asked_for_and_an_open_address_needs_one(folder: Path) -> 
         assert httpx.get(f"{running.url}/health").status_code == 200
         with pytest.raises(ValueError, match="give an API key"):
             run(running.chat, host="0.0.0.0")
+
+
+def test_an_image_goes_in_as_a_data_url_and_a_bad_one_is_refused(folder: Path, seeing_folder: Path) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (224, 112), "red").save(file, "PNG")
+
+    def ask(server: Running, data: bytes) -> httpx.Response:
+        url = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+        parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is it?"}]
+        body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 4}
+        return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=30)
+
+    with Running(seeing_folder) as seeing:
+        assert ask(seeing, file.getvalue()).json()["usage"]["prompt_tokens"] > 32
+        refused = ask(seeing, b"<html>")
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"].startswith("messages[0].content[0]: this is no image")
+    with Running(folder) as blind:
+        refused = ask(blind, file.getvalue())
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"] == "tiny reads text only; leave images and videos out"

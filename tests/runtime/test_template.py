@@ -90,7 +90,7 @@ def test_openai_forms_become_the_template_s_forms() -> None:
         [
             {"role": "system", "content": "A"},
             {"role": "developer", "content": [{"type": "text", "text": "B"}]},
-            {"role": "user", "content": [{"type": "image_url", "image_url": {}}, {"type": "text", "text": "C"}]},
+            {"role": "user", "content": [{"type": "image", "image": b"bytes"}, {"type": "text", "text": "C"}]},
             {
                 "role": "assistant",
                 "content": None,
@@ -101,7 +101,8 @@ def test_openai_forms_become_the_template_s_forms() -> None:
     )
     assert [m["role"] for m in found] == ["system", "user", "assistant", "assistant"]
     assert found[0]["content"] == "A\n\nB"
-    assert found[1]["content"] == [{"type": "image"}, {"type": "text", "text": "C"}]
+    image, text = found[1]["content"]
+    assert (image["type"], image["media"].data, text) == ("image", b"bytes", {"type": "text", "text": "C"})
     assert found[2]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
     assert (found[3]["reasoning_content"], found[3]["content"]) == ("hm", "Done.")
 

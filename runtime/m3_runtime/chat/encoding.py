@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from m3_model.tokenizer import Tokenizer
+from m3_runtime.chat.syntax import IMAGE, IMAGE_END, IMAGE_START, VIDEO
 from m3_runtime.chat.template import ChatMessage, ChatTemplate
+from m3_runtime.chat.viewer import Shown
 
 _ESCAPE = "\ue000"
 _FIRST = 0xE100
@@ -49,14 +51,47 @@ class PromptEncoder:
 
     def encode_rendered(self, text: str) -> list[int]:
         """The ids of text from `render`, or of a part of it that begins or ends at a marker."""
+        return self.encode_shown(text, ())[0]
+
+    def encode_shown(self, text: str, shown: Sequence[Shown]) -> tuple[list[int], list[range]]:
+        """The same for text with images and videos: the ids, and the places of their runs among them.
+
+        `shown` are those of this text, in order. ValueError if the template shows more or fewer.
+        """
         pieces = self._any_marker.split(text) if self._any_marker else [text]
-        plain = self.tokenizer.encode_batch([self._unmark(p) for p in pieces[::2]], special=False)
+        if self.num_shown(text) != len(shown):
+            raise ValueError(f"the chat template shows {self.num_shown(text)} images and videos, not {len(shown)}")
+        coming = iter(shown)
+        plain = [self._unmark(pieces[0])]
+        between: list[tuple[list[int], range]] = []
+        """The ids behind each plain text, and which of them are a run."""
+        for marker, after in zip(pieces[1::2], pieces[2::2], strict=True):
+            if marker in (IMAGE, VIDEO):
+                one = next(coming)
+                run = range(1, 1 + one.run_tokens)
+                ids = [self._ids[IMAGE_START], *[self._ids[marker]] * one.run_tokens, self._ids[IMAGE_END]]
+                for stamp in one.stamps:
+                    plain[-1] += stamp
+                    between.append((ids, run))
+                    plain.append("")
+            else:
+                between.append(([self._ids[marker]], range(0)))
+                plain.append("")
+            plain[-1] += self._unmark(after)
         result: list[int] = []
-        for index, ids in enumerate(plain):
+        runs: list[range] = []
+        for text_ids, (ids, run) in zip(
+            self.tokenizer.encode_batch(plain, special=False), [*between, ([], range(0))], strict=True
+        ):
+            result += text_ids
+            if run:
+                runs.append(range(len(result) + run.start, len(result) + run.stop))
             result += ids
-            if 2 * index + 1 < len(pieces):
-                result.append(self._ids[pieces[2 * index + 1]])
-        return result
+        return result, runs
+
+    def num_shown(self, text: str) -> int:
+        """How many images and videos are in text from `render`; what a message spells does not count."""
+        return sum(text.count(marker) for marker in (IMAGE, VIDEO) if marker in self._ids)
 
     def encode(
         self,

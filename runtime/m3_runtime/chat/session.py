@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from m3_model.tokenizer import Tokenizer
+from m3_model.vision.resize import ResizeRule
 from m3_runtime.chat.encoding import PromptEncoder
 from m3_runtime.chat.events import Candidate, ChatEvent, Finish, PrefillProgress, Usage
 from m3_runtime.chat.grammar import GrammarCompiler, GrammarMatcher, schema_of
+from m3_runtime.chat.media import media_in
 from m3_runtime.chat.options import ChatOptions
 from m3_runtime.chat.parser import Call
 from m3_runtime.chat.syntax import END_OF_TURN
 from m3_runtime.chat.template import ChatTemplate, normalise
 from m3_runtime.chat.transcript import Prompt, Transcripts
 from m3_runtime.chat.turn import Answer
+from m3_runtime.chat.viewer import Shown, Viewer, place
 from m3_runtime.config import DiskConfig
 from m3_runtime.engine import Engine
 from m3_runtime.request import Output, PromptTooLong, Request
@@ -53,16 +56,28 @@ class Turn:
 
 
 class ChatEngine:
-    """An engine, its tokenizer and its template. One caller at a time; nothing in here locks."""
+    """An engine, its tokenizer and its template; with a viewer it reads images and videos.
+
+    One caller at a time; nothing in here locks.
+    """
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer, template: ChatTemplate, *, name: str, is_nano: bool = False
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        name: str,
+        is_nano: bool = False,
+        viewer: Viewer | None = None,
     ):
         end = tokenizer.token_id(END_OF_TURN)
         if end is None:
             raise ValueError(f"the tokenizer has no token {END_OF_TURN}; this is not a checkpoint of the M3 family")
         self.engine, self.tokenizer, self.name, self.is_nano = engine, tokenizer, name, is_nano
         self.context_tokens = engine.config.max_context
+        self.reads_images = viewer is not None
+        self._viewer = viewer
         self._end = end
         self._encoder = PromptEncoder(template, tokenizer)
         self._transcripts = Transcripts(self._encoder)
@@ -79,6 +94,7 @@ class ChatEngine:
         max_context: int | None = None,
         cache_tokens: int | None = None,
         disk: DiskConfig | None = None,
+        image_rule: ResizeRule | None = None,
     ) -> ChatEngine:
         """The model of a checkpoint folder, or of the package for "nano"; see m3_runtime.loading."""
         from m3_runtime.loading import load_chat_engine
@@ -91,6 +107,7 @@ class ChatEngine:
             max_context=max_context,
             cache_tokens=cache_tokens,
             disk=disk,
+            image_rule=image_rule,
         )
 
     def close(self) -> None:
@@ -124,13 +141,15 @@ class ChatEngine:
             if not isinstance(tool.get("function"), Mapping) or not isinstance(tool["function"].get("name"), str):
                 raise ValueError("every tool needs the form {type: function, function: {name, parameters}}")
         known = normalise(messages)
-        if any(not isinstance(message["content"], str) for message in known):
-            raise ValueError(f"{self.name} cannot read images here; leave the image out")
-        prompt = self._transcripts.prompt(known, tools, options.thinking)
+        shown = self._show(known)
+        prompt = self._transcripts.prompt(known, tools, options.thinking, shown)
         if len(prompt.token_ids) >= self.context_tokens:
             raise PromptTooLong(len(prompt.token_ids), self.context_tokens)
         request = Request(
-            prompt=prompt.token_ids, sampling=options.sampling((self._end,)), grammar=self._grammar(tools, options)
+            prompt=prompt.token_ids,
+            visuals=place(shown, prompt.runs),
+            sampling=options.sampling((self._end,)),
+            grammar=self._grammar(tools, options),
         )
         return Turn(prompt, request, self._answer(tools, options, prompt, 0), self._transcripts)
 
@@ -160,7 +179,16 @@ class ChatEngine:
                 raise ValueError("calls can be scored with thinking disabled or adaptive, not enabled")
             rest = after[len(before) : after.rindex(END_OF_TURN) + len(END_OF_TURN)]
             continuations.append(self._encoder.encode_rendered(rest))
-        return self.engine.score(turn.prompt.token_ids, continuations)
+        return self.engine.score(turn.prompt.token_ids, continuations, turn.request.visuals)
+
+    def _show(self, messages: Sequence[Mapping[str, Any]]) -> list[Shown]:
+        """The images and videos of normalised messages; ValueError where they cannot be read."""
+        media = list(media_in(messages))
+        if not media:
+            return []
+        if self._viewer is None:
+            raise ValueError(f"{self.name} reads text only; leave images and videos out")
+        return [self._viewer.show(one) for one in media]
 
     def _candidates(
         self,

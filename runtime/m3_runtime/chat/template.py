@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from m3_runtime.chat.media import read_media
 from m3_runtime.chat.syntax import THINK_END, THINK_START
 
 Thinking = Literal["enabled", "disabled", "adaptive"]
@@ -76,9 +77,9 @@ def _raise_exception(message: str) -> None:
 def normalise(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """OpenAI-style messages in the form that M3's template reads.
 
-    Call arguments become mappings; `image_url` items become images; leading system messages become one, since the
-    template drops a second one silently; reasoning inside an assistant's content is moved to `reasoning_content` by the
-    template's own rule. ValueError names the message that is wrong.
+    Call arguments become mappings; images and videos become {type, media} (m3_runtime.chat.media); leading system
+    messages become one, since the template drops a second one silently; reasoning inside an assistant's content is
+    moved to `reasoning_content` by the template's own rule. ValueError names the message that is wrong.
     """
     result: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
@@ -86,10 +87,12 @@ def normalise(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
         if role not in ("root", "system", "developer", "user", "assistant", "tool"):
             raise ValueError(f"messages[{index}].role is {role!r}; use system, user, assistant or tool")
         content = _content(message.get("content"), f"messages[{index}].content")
+        if role not in ("user", "tool") and not isinstance(content, str):
+            raise ValueError(f"messages[{index}] is a {role} message with an image or video; put it in a user message")
         entry: dict[str, Any] = {"role": role, "content": content}
         if role in ("system", "developer"):
             if result and result[-1]["role"] in ("system", "developer"):
-                result[-1]["content"] = f"{_text(result[-1]['content'])}\n\n{_text(content)}"
+                result[-1]["content"] = f"{result[-1]['content']}\n\n{content}"
                 continue
             if result and result[-1]["role"] != "root":
                 raise ValueError(f"messages[{index}] is a system message after the start; put it first")
@@ -103,7 +106,7 @@ def normalise(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 def _assistant(entry: dict[str, Any], message: ChatMessage, where: str) -> None:
     reasoning = message.get("reasoning_content", message.get("reasoning"))
-    text = _text(entry["content"])
+    text = entry["content"]
     if isinstance(reasoning, str):
         entry["reasoning_content"] = reasoning
     elif THINK_END in text:
@@ -142,12 +145,8 @@ def _content(content: Any, where: str) -> Any:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind in ("text", "input_text") and isinstance(part.get("text"), str):
             parts.append({"type": "text", "text": part["text"]})
-        elif kind in ("image", "image_url"):
-            parts.append({"type": "image"})
+        elif kind is not None and (media := read_media(part, f"{where}[{index}]")) is not None:
+            parts.append({"type": media.kind, "media": media})
         else:
-            raise ValueError(f"{where}[{index}] has the type {kind!r}; use text or image_url")
-    return parts if any(part["type"] == "image" for part in parts) else "".join(part["text"] for part in parts)
-
-
-def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+            raise ValueError(f"{where}[{index}] has the type {kind!r}; use text, image_url or video_url")
+    return parts if any("media" in part for part in parts) else "".join(part["text"] for part in parts)
