@@ -186,7 +186,7 @@ def rms_norm_case(tokens: int, residual: bool) -> Case:
 CASES: dict[str, dict[str, Case]] = {
     "dense_attention": {f"{n}, heads {h}": attention(n, h) for n in BATCHES for h in HEADS},
     "sparse_prefill": {f"{n}, heads {h}": attention(n, h, blocks=True) for n in BATCHES for h in HEADS},
-    "msa_decode": {f"{n}, heads {h}": decode_case(n, h) for n in BATCHES for h in HEADS}
+    "msa_decode": {f"{n}, heads {h}": decode_case(n, h) for n in BATCHES for h in ((6, 2), (8, 1))}
     | {"one initial, two local blocks": decode_case("a mixture", (4, 2), init_blocks=1, local_blocks=2)},
     "index_scores": {f"{n}, heads {h}": index_case(n, h) for n in BATCHES for h in (1, 2, 4)},
     "block_topk": {
