@@ -167,10 +167,13 @@ def report_text(report: TestReport) -> str:
 def changed_since(before: TestReport, after: TestReport) -> str:
     """One line for the model: what `after` shows otherwise than `before`; both are runs of all tests."""
     change = compare(before, after)
-    if not (change.fixed or change.broken or change.missing):
+    new = [i for i, o in after.outcomes.items() if o in GOOD and i not in before.outcomes]
+    if not (change.fixed or change.broken or change.missing or new):
         return "since the last run: nothing changed"
     parts = [f"{len(change.fixed)} fixed", f"{len(change.broken)} newly failing"]
     parts[1] += f": {_ids(change.broken)}" if change.broken else ""
+    if new:
+        parts.append(f"{len(new)} new, passing: {_ids(new)}")
     if change.missing:
         parts.append(f"{len(change.missing)} no longer run: {_ids(change.missing)}")
     return f"since the last run: {'; '.join(parts)}"
