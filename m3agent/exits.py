@@ -13,7 +13,7 @@ class Exit(enum.IntEnum):
     USAGE = 2
     """Wrong usage: an option, a path or an issue that does not exist."""
     NOT_REPRODUCED = 3
-    """The problem could not be reproduced: nothing fails."""
+    """The problem could not be reproduced: no test fails, and none that shows it was written."""
     UNVERIFIED = 4
     """Something was changed, but nothing could verify it."""
     BUDGET = 5

@@ -23,8 +23,7 @@ def surroundings(root: Path, *, environment: Mapping[str, str], test_command: st
         f"- Folder: {root.name} (paths of tools are relative to it)",
         f"- System: {platform.system()} {platform.machine()}, {named}",
     ]
-    if branch := _branch(root):
-        lines.append(f"- git: {branch}")
+    lines.append(f"- git: {_branch(root) or 'none, so `diff` has nothing to compare with'}")
     if not test_command and (runner := find_runner(root, python=python, environment=environment)):
         words = ["python" if word == python else word for word in runner.argv]
         test_command = " ".join(words) if runner.kind != "unittest" else "python -m unittest"

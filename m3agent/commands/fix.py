@@ -71,7 +71,7 @@ def command(
 
     \b
     Exit codes: 0 fixed and proven, 1 not fixed, 2 wrong usage or no such issue,
-    3 nothing fails, 4 no tests to prove it, 5 a limit was reached, 6 an approval
+    3 no test shows it, 4 no tests to prove it, 5 a limit was reached, 6 an approval
     was needed, 7 the tests cannot start, 75 the model is unavailable.
     """
     from m3agent.fix.issue import load_issue

@@ -14,7 +14,7 @@ from m3agent.budget import Budget
 from m3agent.events import Notice, PhaseEnded, PhaseStarted
 from m3agent.fix.baseline import Baseline
 from m3agent.fix.issue import Issue
-from m3agent.fix.outcome import Ended
+from m3agent.fix.outcome import Ended, Outcome
 from m3agent.fix.prompt import issue_text
 from m3agent.fix.suite import FIRST_LIMIT_S, Suite
 from m3agent.fix.verify import Evidence, verify
@@ -29,6 +29,17 @@ from m3agent.surroundings import surroundings
 
 MAX_LISTED = 20
 """Test ids that the prompt names; more are counted."""
+MAX_ANSWER_CHARS = 4000
+"""Of what a model says that changed nothing: it is all that the person gets."""
+NOTHING_FAILS = (
+    "No failing test shows the problem. Write one, in the repository's own test files, that fails on the reported "
+    "symptom and not on an import; see it fail, then repair the cause. Only a test that fails without your repair and "
+    "passes with it can prove it. If the problem does not exist here, change nothing and say what you tried."
+)
+UNLESS_UNRELATED = (
+    ", unless they fail for a reason that the issue does not mean; then leave them, say so, and write a test that "
+    "fails on the reported symptom, as proof of your repair"
+)
 MAX_ROUNDS = 3
 """So often the model may hand in a change; the second and third time it knows why the last one was refused."""
 
@@ -73,7 +84,8 @@ async def run_agent(
         if result.outcome != "answered" and not changed:
             raise _ended(result)
         if not changed:
-            raise Ended("not_fixed", f"the model changed nothing. It says: {_one_line(result.text)}")
+            outcome: Outcome = "not_fixed" if baseline is None or baseline.targets else "not_reproduced"
+            raise Ended(outcome, f"the model changed nothing. It says:\n{_bounded(result.text)}")
         if baseline is None:
             return None, None
         evidence = await verify(worktree, suite, baseline)
@@ -93,7 +105,11 @@ def _tests_before(baseline: Baseline | None) -> str:
     if baseline is None:
         return "No tests were found, so nothing can prove a change. It will be kept as a patch."
     parts = ["The tests before any change:", report_text(baseline.report)]
-    parts.append("These must pass afterwards:\n" + _listed(baseline.targets))
+    if baseline.targets:
+        unless = "" if baseline.pointed else UNLESS_UNRELATED
+        parts.append(f"These must pass afterwards{unless}:\n{_listed(baseline.targets)}")
+    else:
+        parts.append(NOTHING_FAILS)
     if baseline.others:
         parts.append("These fail for other reasons. They are not part of the issue:\n" + _listed(baseline.others))
     if baseline.flaky:
@@ -114,6 +130,10 @@ def _ended(result: LoopResult) -> Ended:
     if result.outcome == "needs_approval":
         return Ended("needs_approval", result.detail)
     return Ended("not_fixed", result.detail or _one_line(result.text))
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MAX_ANSWER_CHARS else f"{text[:MAX_ANSWER_CHARS]}…"
 
 
 def _one_line(text: str) -> str:

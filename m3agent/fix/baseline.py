@@ -2,6 +2,7 @@
 
 Every later claim is measured against this. A repository may have more failures than the issue speaks of; then the
 failing tests are grouped by the code that they fail in, and the group that the issue's words point to is the target.
+There may be none at all: then whoever repairs the issue has to write the test that shows it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ MAX_GROUPS = 8
 """With failures in more files than this, all of them are one group: they hardly have a cause each."""
 FUNCTION_WEIGHT = 3
 """An issue that names a function points harder than one that shares a word with a test's name."""
+IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,30 +29,38 @@ class Baseline:
     """`report` is the whole run; its failures begin with the targets and its trace is that of the targets.
 
     `targets` are the failing tests that the issue means, `others` the rest that failed before, `flaky` those whose
-    outcome changed between two runs of the same code: they prove nothing. `limit_s` stops a run of the whole suite,
-    `short_limit_s` one of the targets.
+    outcome changed between two runs of the same code: they prove nothing. No targets: nothing shows the problem.
+    `pointed` says that the issue's words point to the targets; else they may fail for a reason of their own.
+    `limit_s` stops a run of the whole suite, `short_limit_s` one of the targets.
     """
 
     report: TestReport
     targets: tuple[str, ...]
     others: tuple[str, ...]
     flaky: tuple[str, ...]
+    pointed: bool
     limit_s: float
     short_limit_s: float
+
+    def not_reproduced(self) -> Ended:
+        """How a run ends that needs a failing test where there is none."""
+        if self.flaky:
+            names = ", ".join(self.flaky[:3])
+            why = f"the failures do not come back when the tests run again (flaky): {names}"
+        else:
+            why = f"all {self.report.counts.passed} tests pass: nothing here shows the problem; add a test that fails"
+        return Ended("not_reproduced", why)
 
 
 async def take_baseline(suite: Suite, issue: Issue) -> Baseline:
     """Run the tests of the untouched code.
 
-    Errors: Ended when the tests cannot start, hang, are missing, or when nothing fails.
+    Errors: Ended when the tests cannot start, hang or are missing.
     """
     whole = await suite.run("baseline")
-    _require_failures(whole)
+    _require_tests(whole)
     groups, flaky = await _groups(suite, whole)
-    if not groups:
-        names = ", ".join(flaky[:3])
-        raise Ended("not_reproduced", f"the failures do not come back when the tests run again (flaky): {names}")
-    chosen = choose(groups, issue)
+    chosen, pointed = choose(groups, issue)
     targets = tuple(test_id for group in chosen for test_id in group.failing)
     others = tuple(i for i in whole.failed_ids if i not in targets and i not in flaky)
     first = [f for f in whole.failures if f.test_id in targets]
@@ -65,6 +75,7 @@ async def take_baseline(suite: Suite, issue: Issue) -> Baseline:
         targets=targets,
         others=others,
         flaky=flaky,
+        pointed=pointed,
         limit_s=max(20.0, 10 * whole.duration_s),
         short_limit_s=max(5.0, 8 * whole.duration_s),
     )
@@ -83,12 +94,24 @@ class Group:
         best = max(scored.values(), default=0.0)
         return frozenset(place for place, score in scored.items() if score >= 0.95 * best)
 
+    def failed_imports(self) -> frozenset[str]:
+        """The messages of imports that failed in the failing tests; each names what could not be had."""
+        failures = [f for f in self.report.failures if f.test_id in self.failing]
+        return frozenset(f.message for f in failures if f.error_type in IMPORT_ERRORS)
 
-def choose(groups: Sequence[Group], issue: Issue) -> list[Group]:
-    """The groups that the issue means: those of one cause whose names share most with its words, else all."""
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether the file itself could not be imported, so that none of its tests ran."""
+        return set(self.failing) <= {error.test_id for error in self.report.collection_errors}
+
+
+def choose(groups: Sequence[Group], issue: Issue) -> tuple[list[Group], bool]:
+    """The groups that the issue means: those of one cause whose names share most with its words, else all.
+
+    Returns them, and whether they share any. A file that cannot be imported is meant only if the words point to it,
+    or if nothing else fails.
+    """
     causes = _by_cause(groups)
-    if len(causes) == 1:
-        return causes[0]
     words = _words(f"{issue.title} {issue.body}")
     names = [[(_words(i), 1) for g in cause for i in g.failing] for cause in causes]
     for cause, found in zip(causes, names, strict=True):
@@ -99,17 +122,18 @@ def choose(groups: Sequence[Group], issue: Issue) -> list[Group]:
         for shared, weight in ((names_of & words, weight) for names_of, weight in found):
             weights.update({word: max(weight, weights.get(word, 0)) for word in shared})
         points.append(sum(weights.values()))
-    best = max(points)
-    if points.count(best) != 1:
-        return list(groups)
-    return causes[points.index(best)]
+    best = max(points, default=0.0)
+    if points.count(best) == 1:
+        return causes[points.index(best)], best > 0
+    return [g for g in groups if not g.is_unreadable] or list(groups), best > 0
 
 
 def _by_cause(groups: Sequence[Group]) -> list[list[Group]]:
-    """Groups that share a prime suspect belong together."""
-    causes: list[tuple[list[Group], frozenset[tuple[str, str]]]] = []
+    """Groups that share a prime suspect, or an import that failed, belong together."""
+    causes: list[tuple[list[Group], frozenset[object]]] = []
     for group in groups:
-        members, places = [group], group.prime_suspects()
+        members: list[Group] = [group]
+        places: frozenset[object] = group.prime_suspects() | group.failed_imports()
         for cause in [c for c in causes if c[1] & places]:
             causes.remove(cause)
             members, places = cause[0] + members, cause[1] | places
@@ -121,13 +145,13 @@ async def _groups(suite: Suite, whole: TestReport) -> tuple[list[Group], tuple[s
     """The failing tests by file, each with a traced second run; and the tests whose outcome changed."""
     by_file: dict[str, list[str]] = {}
     for test_id in whole.failed_ids:
-        by_file.setdefault(_file_of(test_id), []).append(test_id)
+        by_file.setdefault(file_of(test_id), []).append(test_id)
     if len(by_file) > MAX_GROUPS or "" in by_file:
         by_file = {"": list(whole.failed_ids)}
     groups: list[Group] = []
     flaky: list[str] = []
     for file, failing in by_file.items():
-        ids = tuple(i for i in whole.outcomes if _file_of(i) == file) if file else ()
+        ids = tuple(i for i in whole.outcomes if file_of(i) == file) if file else ()
         report = await suite.run("trace", ids, trace=True)
         changed = [i for i, o in report.outcomes.items() if i in whole.outcomes and whole.outcomes[i] != o]
         flaky += changed
@@ -136,13 +160,16 @@ async def _groups(suite: Suite, whole: TestReport) -> tuple[list[Group], tuple[s
     return groups, tuple(flaky)
 
 
-def _file_of(test_id: str) -> str:
-    """The part of a test's id that names its file: of `tests/test_a.py::test_b` or `tests.test_a.TestC.test_b`."""
+def file_of(test_id: str) -> str:
+    """The part of a test's id that names its file: of `tests/test_a.py::test_b` or `tests.test_a.TestC.test_b`.
+
+    A file that cannot be imported is its own id.
+    """
     file, separator, _ = test_id.partition("::")
-    return file if separator else ".".join(test_id.split(".")[:-2])
+    return file if separator or file.endswith(".py") else ".".join(test_id.split(".")[:-2])
 
 
-def _require_failures(whole: TestReport) -> None:
+def _require_tests(whole: TestReport) -> None:
     if not whole.could_start:
         raise Ended("broken_environment", f"the tests cannot start: {whole.reason} (command: {whole.command})")
     if whole.timed_out:
@@ -151,11 +178,6 @@ def _require_failures(whole: TestReport) -> None:
         )
     if whole.no_tests:
         raise Ended("unverified", f"no tests were found ({whole.command}): nothing could verify a repair")
-    if not whole.failed_ids:
-        raise Ended(
-            "not_reproduced",
-            f"all {whole.counts.passed} tests pass: nothing here shows the problem; add a test that fails",
-        )
 
 
 def _with_frames(failures: Sequence[TestFailure], groups: Sequence[Group]) -> list[TestFailure]:

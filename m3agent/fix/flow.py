@@ -138,38 +138,51 @@ class Fix:
                 unconfined=confinement.unconfined,
                 first_limit_s=min(FIRST_LIMIT_S, self.settings.time_limit_s),
             )
-            untested = await self._take_baseline(self.suite, worktree)
+            lacking = await self._take_baseline(self.suite, worktree)
             model = await self.opener(self.settings)
             try:
-                self._choose(model, untested)
+                self._choose(model, lacking)
                 await self._repair(model, worktree, self.suite)
             finally:
                 await model.aclose()
             return await self._prove_and_deliver(worktree, self.suite)
 
     async def _take_baseline(self, suite: Suite, worktree: WorkTree) -> Ended | None:
-        """The baseline, or why there is none although a free agent may still try."""
+        """Take the baseline. Returns why only a free agent may go on: no tests, or none that fails."""
         start = self._phase("baseline", "the tests before any change")
+        lacking: Ended | None = None
         try:
             self.baseline = await take_baseline(suite, self.issue)
         except Ended as end:
-            self._phase_ended("baseline", end.summary, start)
-            if end.outcome != "unverified" or self.request.strategy == "search":
+            if end.outcome != "unverified":
+                self._phase_ended("baseline", end.summary, start)
                 raise
-            return end
-        worktree.settle()
+            lacking = end
+        else:
+            worktree.settle()
+            if not self.baseline.targets:
+                lacking = self.baseline.not_reproduced()
+        if lacking is not None:
+            self._phase_ended("baseline", lacking.summary, start)
+            will_search = self.request.strategy == "search" or (
+                self.request.strategy == "auto" and self.settings.model == "nano"
+            )
+            if will_search:  # known without loading the model
+                raise lacking
+            return lacking
+        assert self.baseline is not None
         counts = self.baseline.report.counts
         failing = f"{counts.failed + counts.errors} failing, {len(self.baseline.targets)} of them belong to the issue"
         self._phase_ended("baseline", f"{counts.passed} passed, {failing}", start)
         return None
 
-    def _choose(self, model: LanguageModel, untested: Ended | None) -> None:
+    def _choose(self, model: LanguageModel, lacking: Ended | None) -> None:
         """Name the model and settle the strategy: the embedded model searches, a large one works freely."""
         self.model_name = model.info.name
         if self.request.strategy == "auto":
             self.strategy = "search" if model.info.is_nano else "agent"
-        if untested is not None and self.strategy == "search":
-            raise untested
+        if lacking is not None and self.strategy == "search":
+            raise lacking
 
     async def _repair(self, model: LanguageModel, worktree: WorkTree, suite: Suite) -> None:
         if self.strategy == "agent":
@@ -218,7 +231,7 @@ class Fix:
         if not evidence.proven:
             raise self.ended_early or Ended("not_fixed", f"not fixed: {evidence.reason}")
         self.delivery["patch"] = str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir))
-        summary = f"fixed: {len(evidence.comparison.fixed)} failing tests pass, and every other test is as it was"
+        summary = _what_is_proven(evidence)
         if self.request.in_place:
             check_untouched(worktree)
         if self.request.commit:
@@ -267,3 +280,12 @@ class Fix:
 
     def _phase_ended(self, name: str, summary: str, start: float) -> None:
         self.sink(PhaseEnded(name=name, summary=summary, duration_s=time.monotonic() - start))
+
+
+def _what_is_proven(evidence: Evidence) -> str:
+    """One sentence. What is flaky is not counted: it passes and fails by itself."""
+    if evidence.repaired:
+        shown = f"failing tests that pass now: {len(evidence.repaired)}"
+    else:
+        shown = f"tests of the change that fail without it and pass with it: {len(evidence.shown)}"
+    return f"fixed: {shown}; every other test is as it was"

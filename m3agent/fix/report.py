@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def build_report(
             "targets": list(baseline.targets) if baseline else [],
             "failed_before_too": list(baseline.others) if baseline else [],
             "flaky": list(baseline.flaky) if baseline else [],
+            "shown": list(evidence.shown) if evidence else [],
             "fixed": list(comparison.fixed) if comparison else [],
             "broken": list(comparison.broken) if comparison else [],
             "missing": list(comparison.missing) if comparison else [],
@@ -80,12 +82,12 @@ def evidence_text(report: dict[str, Any]) -> str:
     if tests["after"]:
         lines.append(f"after    {_counts(tests['after'])}")
     if tests["undone"]:
-        lines.append(f"undone   {_counts(tests['undone'])}   (the target tests alone, without the change)")
+        lines.append(f"undone   {_counts(tests['undone'])}   (the target tests, without the change)")
     if tests["delivered"]:
-        lines.append(f"with its tests   {_counts(tests['delivered'])}")
+        lines.append(f"with its tests   {_counts(tests['delivered'])}; {_own_tests(tests['shown'])}")
     if tests["failed_before_too"] and report["proven"]:
         others = ", ".join(tests["failed_before_too"][:3])
-        lines.append(f"{len(tests['failed_before_too'])} other failing tests were not looked at: {others}")
+        lines.append(f"failed before and not looked at, {len(tests['failed_before_too'])}: {others}")
     if tests["flaky"]:
         lines.append(f"flaky, so without weight: {', '.join(tests['flaky'][:3])}")
     for what, place in report["delivery"].items():
@@ -93,6 +95,12 @@ def evidence_text(report: dict[str, Any]) -> str:
     if report["diff"]:
         lines += ["", report["diff"].rstrip("\n")]
     return "\n".join(lines)
+
+
+def _own_tests(shown: Sequence[str]) -> str:
+    if not shown:
+        return "none of them fails without the change"
+    return f"without the change fail {len(shown)} of them: {', '.join(shown[:3])}"
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -40,6 +40,6 @@ async def try_change(suite: Suite, baseline: Baseline, *, load_plugins: bool = T
         return Trial(verdict="broken", detail=f"the whole suite did not end within {baseline.limit_s:.0f} s")
     if broken := judged_broken(baseline, compare(baseline.report, whole)):
         return Trial(verdict="regressed", detail=f"{len(broken)} tests fail that passed: {broken[0]}")
-    if not await holds_every_time(suite, baseline, load_plugins=load_plugins):
+    if not await holds_every_time(suite, baseline.targets, limit_s=baseline.limit_s, load_plugins=load_plugins):
         return Trial(verdict="still_failing", detail="the tests pass by chance, not in every run")
     return Trial(verdict="fixed", detail=f"{len(baseline.targets)} failing tests pass", after=whole)

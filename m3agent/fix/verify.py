@@ -1,7 +1,8 @@
 """The proof: the failing tests pass every time, nothing else breaks, and without the change they fail again.
 
 All test code that the change touched or added is put back for the proof, so that weakening a test can never make a
-repair. What is handed over is the whole change, though, so the suite then runs once more with it as it is.
+repair. What is handed over is the whole change, though, so the suite then runs once more with it as it is. Where no
+test showed the problem, the change has to bring one: its own tests that fail without the rest of it are then the proof.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from m3_tools.report import TestComparison, TestReport, compare, is_test_file
+from m3_tools.report import GOOD, TestComparison, TestReport, compare, is_test_file
 from m3agent.fix.baseline import Baseline
+from m3agent.fix.own_tests import NOTHING_SHOWN, run_own_tests
 from m3agent.fix.suite import Suite
 from m3agent.fix.worktree import WorkTree
 
@@ -22,7 +24,7 @@ TEST_CONFIGURATION = frozenset(
 )
 _SKIPS = re.compile(r"skip|xfail|\.only\(|@ignore|t\.Skip", re.IGNORECASE)
 _ASSERTS = re.compile(r"\bassert\w*|\bexpect\(|pytest\.raises|self\.assert\w+")
-_GOOD = ("passed", "xfailed", "xpassed")
+IF_UNRELATED = "If they fail for another reason than the issue's, leave them, and add a test that shows the problem"
 REPEATS, LEAST_REPEATS, REPEAT_S = 8, 3, 10.0
 """Runs of the targets that must all pass; with slow tests fewer, once they have taken so many seconds together."""
 
@@ -32,7 +34,8 @@ class Evidence:
     """What was shown. `flags` come first wherever it is printed. `reason` is empty exactly if the repair is proven.
 
     `after` ran with the test code as it was, `delivered` with that of the change; None if it touches no test code or
-    was refused before.
+    was refused before. `repaired` are the targets that had to pass, `shown` the tests in the touched test code that
+    fail without the rest of the change.
     """
 
     reason: str
@@ -43,6 +46,8 @@ class Evidence:
     after: TestReport
     undone: TestReport | None
     delivered: TestReport | None
+    repaired: tuple[str, ...]
+    shown: tuple[str, ...]
 
     @property
     def proven(self) -> bool:
@@ -55,28 +60,39 @@ async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: Te
     `after` is a run of the whole suite with exactly this change, if there is one and the change held every time.
     """
     changed, diff = worktree.changed(), worktree.diff()
-    flags, test_code = touched_tests(worktree, changed, diff)
     known = after is not None
+    flags, test_code = touched_tests(worktree, changed, diff, proof_rests_on_them=not baseline.targets)
     with worktree.without(test_code):
         if after is None or test_code:
             after = await suite.run("after", limit_s=baseline.limit_s)
     comparison = compare(baseline.report, after)
     undone: TestReport | None = None
     delivered: TestReport | None = None
-    reason = _why_not(baseline, changed, after, comparison)
-    if not reason:
+    shown: tuple[str, ...] = ()
+    targets, left = _split_targets(baseline, after, may_leave=bool(test_code))
+    rests_on_own = bool(left) or not targets
+    reason = _why_not(baseline, changed, after, comparison, failing=[i for i in targets if not _passes(after, i)])
+    if not reason and targets:
         with worktree.without(changed):
-            undone = await suite.run("undone", baseline.targets, limit_s=baseline.limit_s)
-        good = [i for i in baseline.targets if undone.outcomes.get(i) in _GOOD]
+            undone = await suite.run("undone", targets, limit_s=baseline.limit_s)
+        good = [i for i in targets if _passes(undone, i)]
         if good:
             reason = f"{good[0]} also passes without the change, so the change does not explain it"
-    if not reason and (test_code or not known):
+    if not reason and targets and (test_code or not known):
         with worktree.without(test_code):
-            if not await holds_every_time(suite, baseline):
+            if not await holds_every_time(suite, targets, limit_s=baseline.limit_s):
                 reason = "the tests that passed with the change do not pass every time"
     if not reason and test_code:
         delivered = await suite.run("delivered", limit_s=baseline.limit_s)
-        reason = _why_not_delivered(baseline, delivered)
+        reason = _why_not_delivered(baseline, delivered, left)
+    why_none = NOTHING_SHOWN
+    if not reason and delivered is not None:
+        shown, why_none = await run_own_tests(worktree, suite, changed, test_code, delivered, limit_s=baseline.limit_s)
+    if not reason and rests_on_own:
+        reason = why_none
+        if shown and not await holds_every_time(suite, shown, limit_s=baseline.limit_s):
+            reason = "the tests of the change do not pass every time"
+        flags = (*_flags_of_own_proof(shown, left), *flags)
     return Evidence(
         reason=reason,
         flags=flags,
@@ -86,11 +102,13 @@ async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: Te
         after=after,
         undone=undone,
         delivered=delivered,
+        repaired=targets,
+        shown=shown,
     )
 
 
-async def holds_every_time(suite: Suite, baseline: Baseline, *, load_plugins: bool = True) -> bool:
-    """Whether the targets pass in run after run with the change that lies in the work tree.
+async def holds_every_time(suite: Suite, ids: Sequence[str], *, limit_s: float, load_plugins: bool = True) -> bool:
+    """Whether these tests pass in run after run with the change that lies in the work tree.
 
     Each run has a hash seed of its own: an order of a set that fits by chance is no repair.
     """
@@ -98,12 +116,32 @@ async def holds_every_time(suite: Suite, baseline: Baseline, *, load_plugins: bo
     for number in range(1, REPEATS + 1):
         if number > LEAST_REPEATS and time.monotonic() - start > REPEAT_S:
             break
-        again = await suite.run(
-            "again", baseline.targets, limit_s=baseline.limit_s, load_plugins=load_plugins, hash_seed=number
-        )
-        if any(again.outcomes.get(i) not in _GOOD for i in baseline.targets):
+        again = await suite.run("again", ids, limit_s=limit_s, load_plugins=load_plugins, hash_seed=number)
+        if any(again.outcomes.get(i) not in GOOD for i in ids):
             return False
     return True
+
+
+def _split_targets(
+    baseline: Baseline, after: TestReport, *, may_leave: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The targets that must pass, and those that may go on failing.
+
+    A failing test that the issue's words do not point to may fail for a reason of its own. It may be left so if the
+    change brings a test that shows the problem.
+    """
+    left = tuple(i for i in baseline.targets if not _passes(after, i)) if may_leave and not baseline.pointed else ()
+    return tuple(i for i in baseline.targets if i not in left), left
+
+
+def _passes(report: TestReport, test_id: str) -> bool:
+    return report.outcomes.get(test_id) in GOOD
+
+
+def _flags_of_own_proof(shown: Sequence[str], left: Sequence[str]) -> list[str]:
+    """What a person should know where the proof rests on tests that the change itself brings."""
+    flags = [f"the proof rests on tests that the change brings: {_named(shown)}"] if shown else []
+    return [*flags, f"failed before, still fail, taken as no part of the issue: {_named(left)}"] if left else flags
 
 
 def judged_broken(baseline: Baseline, comparison: TestComparison) -> list[str]:
@@ -111,24 +149,26 @@ def judged_broken(baseline: Baseline, comparison: TestComparison) -> list[str]:
     return [i for i in (*comparison.broken, *comparison.missing) if i not in baseline.flaky]
 
 
-def _why_not(baseline: Baseline, changed: Sequence[str], after: TestReport, comparison: TestComparison) -> str:
+def _why_not(
+    baseline: Baseline, changed: Sequence[str], after: TestReport, comparison: TestComparison, *, failing: Sequence[str]
+) -> str:
     if not changed:
         return "nothing was changed"
     if reason := _did_not_run(baseline, after):
         return reason
     if broken := judged_broken(baseline, comparison):
         return f"{len(broken)} tests that passed do not pass after the change: {', '.join(broken[:3])}"
-    failing = [i for i in baseline.targets if after.outcomes.get(i) not in _GOOD]
     if failing:
-        return f"{len(failing)} of {len(baseline.targets)} failing tests still fail: {', '.join(failing[:3])}"
+        why = f"{len(failing)} of {len(baseline.targets)} failing tests still fail: {_named(failing)}"
+        return why if baseline.pointed else f"{why}. {IF_UNRELATED}"
     return ""
 
 
-def _why_not_delivered(baseline: Baseline, delivered: TestReport) -> str:
+def _why_not_delivered(baseline: Baseline, delivered: TestReport, left: Sequence[str]) -> str:
     """Why the change must not be handed over although it repairs the code: what it does to the tests fails."""
     if reason := _did_not_run(baseline, delivered):
         return f"the repair holds, but not with the test code of the change: {reason}"
-    known = {*baseline.others, *baseline.flaky}
+    known = {*baseline.others, *baseline.flaky, *left}
     failing = [i for i in delivered.failed_ids if i not in known]
     if failing:
         return (
@@ -145,8 +185,14 @@ def _did_not_run(baseline: Baseline, report: TestReport) -> str:
     return ""
 
 
-def touched_tests(worktree: WorkTree, changed: Sequence[str], diff: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Sentences on touched tests, and the test code (and settings of tests) to put back for the proof."""
+def touched_tests(
+    worktree: WorkTree, changed: Sequence[str], diff: str, *, proof_rests_on_them: bool = False
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Sentences on touched tests, and the test code (and settings of tests) to put back for the proof.
+
+    Where the proof rests on the tests of the change, the old ones still run as they were, to show that nothing broke.
+    """
+    ending = "" if proof_rests_on_them else "; the proof was made with the file as it was"
     flags: list[str] = []
     test_code: list[str] = []
     for path in changed:
@@ -169,8 +215,12 @@ def touched_tests(worktree: WorkTree, changed: Sequence[str], diff: str) -> tupl
             if found
         ]
         detail = f" and {', '.join(marks)}" if marks else ""
-        flags.append(f"the change touches {path}{detail}; the proof was made with the file as it was")
+        flags.append(f"the change touches {path}{detail}{ending}")
     return tuple(flags), tuple(test_code)
+
+
+def _named(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
 
 
 def _changed_lines(diff: str, path: str) -> tuple[str, str]:

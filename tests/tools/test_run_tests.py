@@ -435,6 +435,38 @@ def test_other_runners_are_read_where_that_is_easy(tmp_path: Path, name: str) ->
     assert run(tmp_path, command="cat out.txt; exit 1").outcomes == outcomes
 
 
+NODE = """\
+ok 1 - adds
+not ok 2 - keeps the sign
+  ---
+  duration_ms: 1.025604
+  location: '{root}/test/format.test.js:10:1'
+  failureType: 'testCodeFailure'
+  error: |-
+    Expected values to be strictly equal:
+
+    '-1024B' !== '-1KB'
+
+  code: 'ERR_ASSERTION'
+  stack: |-
+    TestContext.<anonymous> ({root}/test/format.test.js:11:10)
+    Test.runInAsyncScope (node:async_hooks:203:9)
+  ...
+"""
+
+
+def test_a_failure_of_node_is_told_with_its_error_and_its_place(tmp_path: Path) -> None:
+    """Six lines below `not ok` were shown, and the error came in the seventh."""
+    root = Path(os.path.realpath(tmp_path))
+    write(root, {"out.txt": NODE.format(root=root)})
+    (failure,) = run(root, command="cat out.txt; exit 1").failures
+    assert failure.message.splitlines() == [
+        "Expected values to be strictly equal:",
+        "'-1024B' !== '-1KB'",
+        "at TestContext.<anonymous> (test/format.test.js:11:10)",
+    ]
+
+
 def test_else_the_exit_code_decides(tmp_path: Path) -> None:
     assert run(tmp_path, command="echo fine; true").passed
     failed = run(tmp_path, command="echo wrong; false")

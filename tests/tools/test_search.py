@@ -96,6 +96,16 @@ def test_grep_options(tree: Path, call: Call) -> None:
     assert ".git/config" not in call(GrepTool(), pattern="needle", include_ignored=True).text
 
 
+def test_a_glob_with_an_exclamation_mark_leaves_files_out(tree: Path, call: Call) -> None:
+    everything = call(GrepTool(), pattern="needle").text
+    assert "src/a.py" in everything
+    rest = call(GrepTool(), pattern="needle", glob="!src/**").text
+    assert "src/" not in rest
+    assert "with space.py" in rest
+    assert "debug.log" not in rest  # the ignore rules still hold
+    assert call(GrepTool(), pattern="needle", glob="!").is_error
+
+
 def test_grep_cuts_long_lines_around_the_match_and_names_binary_files(tree: Path, call: Call) -> None:
     text = call(GrepTool(), pattern="needle").text
     assert "image.bin (binary, or holds NUL bytes: 1 matches in it, not shown)" in text

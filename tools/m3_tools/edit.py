@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -14,8 +15,11 @@ from m3_tools.change import apply_change
 from m3_tools.files import check_unchanged, read_bytes
 from m3_tools.labels import describe, spans, without_labels
 from m3_tools.match import RUNGS, NotFound, Replacement, find
-from m3_tools.paths import relative_name, resolve_for_writing
+from m3_tools.paths import printable, relative_name, resolve_for_writing
+from m3_tools.ripgrep import run_ripgrep
 from m3_tools.text import Text, is_binary
+
+MAX_ELSEWHERE = 3
 
 
 class FurtherEdit(BaseModel):
@@ -69,7 +73,10 @@ class EditTool(Tool[EditArgs]):
             raise ToolError(f"{name} is a binary file; edit works on text.")
         source = Text.decode(data)
         wanted = [FurtherEdit(old=args.old, new=args.new, replace_all=args.replace_all), *args.edits]
-        found = _find_all(source, wanted)
+        try:
+            found = _find_all(source, wanted)
+        except NotFound as error:
+            raise ToolError(f"{error}{await _where_else(context, args.old)}") from None
         edits = sorted((r.start, r.end, r.new) for place in found for r in place.replacements)
         _refuse_overlaps(source, edits)
         said = f"{name}: "
@@ -88,6 +95,22 @@ class _Found:
     rung: str
     replacements: list[Replacement]
     had_labels: bool
+
+
+async def _where_else(context: ToolContext, text: str) -> str:
+    """A sentence on the files that do hold the text, or nothing: a right edit is sometimes sent to the wrong file."""
+    options = ["--multiline", "--fixed-strings", "--files-with-matches", "--null", "--no-messages", "--sort=path"]
+    try:
+        result = await run_ripgrep(
+            context, [*options, "--glob=!.git", "--glob=!.m3", f"--regexp={text}", "--", "."], include_ignored=False
+        )
+    except ToolError:
+        return ""
+    names = [printable(os.fsdecode(name).removeprefix("./")) for name in result.head.split(b"\0")[:-1]]
+    if not names or not text.strip():
+        return ""
+    more = f" and {len(names) - MAX_ELSEWHERE} more files" if len(names) > MAX_ELSEWHERE else ""
+    return f"\nold stands in {', '.join(names[:MAX_ELSEWHERE])}{more}."
 
 
 def _find_all(source: Text, wanted: list[FurtherEdit]) -> list[_Found]:

@@ -49,7 +49,9 @@ def git_name(context: ToolContext, path: Path) -> str:
 async def require_repository(context: ToolContext) -> None:
     """Raise ToolError unless the work tree belongs to a git repository."""
     if (await run_git(context, "rev-parse", "--is-inside-work-tree")).head.strip() != b"true":
-        raise ToolError("This folder is not in a git repository.")
+        raise ToolError(
+            "This folder is not in a git repository, so nothing says how its files were. Read them as they are now."
+        )
 
 
 async def base_commit(context: ToolContext) -> str:

@@ -72,20 +72,24 @@ class GrepTool(Tool[GrepArgs]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Search:
-    """What ripgrep is asked. `matcher` judges names relative to `base`, a folder with its slash, or ""."""
+    """What ripgrep is asked. `matcher` judges names relative to `base`, a folder with its slash, or "".
+
+    `excluded` turns its judgement round.
+    """
 
     pattern: str
     target: str
     options: tuple[str, ...]
     matcher: GitIgnoreSpec | None
     base: str
+    excluded: bool
 
     def arguments(self, more: Sequence[str]) -> list[str]:
         globs = ["--glob=!.git", "--glob=!.m3"]
         return [*more, *self.options, *globs, f"--regexp={self.pattern}", "--", self.target]
 
     def wants(self, name: str) -> bool:
-        return self.matcher is None or self.matcher.match_file(name.removeprefix(self.base))
+        return self.matcher is None or self.matcher.match_file(name.removeprefix(self.base)) != self.excluded
 
 
 def _search(args: GrepArgs, context: ToolContext) -> _Search:
@@ -95,7 +99,9 @@ def _search(args: GrepArgs, context: ToolContext) -> _Search:
         raise MissingPath(where, f"{where} does not exist. Find the right name with glob.")
     options = ["--ignore-case"] if args.ignore_case else []
     options += ["--fixed-strings"] if args.literal else []
-    name_glob = posixpath.basename(args.glob) if args.glob else ""
+    excluded = args.glob is not None and args.glob.startswith("!")
+    glob = args.glob.removeprefix("!") if args.glob else ""
+    name_glob = "" if excluded else posixpath.basename(glob)
     if name_glob and "**" not in name_glob:
         # As a file type and not as --glob, which would bring ignored files back.
         options += [f"--type-add=wanted:{name_glob}", "--type=wanted"]
@@ -103,7 +109,8 @@ def _search(args: GrepArgs, context: ToolContext) -> _Search:
         pattern=args.pattern,
         target=os.path.relpath(path, context.root),
         options=tuple(options),
-        matcher=path_matcher(args.glob) if args.glob else None,
+        matcher=path_matcher(glob) if glob or excluded else None,
+        excluded=excluded,
         base="" if where == "." else where + "/",
     )
 

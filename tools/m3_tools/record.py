@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,29 @@ def read_record(
         _add_cut_off(record, running, hangs, names, timed_out, timeout_s)
     _add_trace(record, events, names)
     return record
+
+
+def tap_diagnosis(lines: Sequence[str]) -> list[str]:
+    """What a TAP runner says below `not ok`, the first of the lines: the error and where it was; else nothing.
+
+    Its block begins with `---`, ends with `...`, and has `key: value` or `key: |-` with indented lines below.
+    """
+    if len(lines) < 2 or not lines[0].lstrip().startswith("not ok") or lines[1].strip() != "---":
+        return []
+    indent = len(lines[1]) - len(lines[1].lstrip())
+    fields: dict[str, list[str]] = {}
+    key = ""
+    for line in lines[2:]:
+        if line.strip() == "...":
+            break
+        name, colon, value = line.strip().partition(":")
+        if colon and len(line) - len(line.lstrip()) == indent:
+            key = name
+            fields[key] = [] if value.strip() in ("|-", "|", ">") else [value.strip().strip("'\"")]
+        elif key and line.strip():
+            fields[key].append(line.strip())
+    where = fields.get("stack") or fields.get("location") or []
+    return [*fields.get("error", []), *[f"at {place}" for place in where[:1]]]
 
 
 def _events(path: Path) -> Iterable[dict[str, Any]]:

@@ -14,8 +14,8 @@ Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
 MAX_FAILURES, MAX_ERROR_LINES, MAX_LINE_CHARS, MAX_FRAMES, MAX_FUNCTIONS, MAX_FILES = 3, 6, 300, 8, 12, 8
 MAX_IDS = 20
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_GOOD = frozenset({"passed", "xfailed", "xpassed"})
-_BAD = frozenset({"failed", "error"})
+GOOD = frozenset({"passed", "xfailed", "xpassed"})
+BAD = frozenset({"failed", "error"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,13 +92,13 @@ class TestReport:
 
     @property
     def failed_ids(self) -> tuple[str, ...]:
-        return tuple(i for i, o in self.outcomes.items() if o in _BAD)
+        return tuple(i for i, o in self.outcomes.items() if o in BAD)
 
     @property
     def passed(self) -> bool:
         """Every test that ran passed, and at least one did."""
         finished = self.could_start and not self.timed_out and self.exit_code == 0
-        return finished and not self.failed_ids and any(o in _GOOD for o in self.outcomes.values())
+        return finished and not self.failed_ids and any(o in GOOD for o in self.outcomes.values())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,10 +117,10 @@ def compare(before: TestReport, after: TestReport) -> TestComparison:
     """Judge `after` against `before`. A test that is new in `after` and fails counts as broken."""
     was, now = before.outcomes, after.outcomes
     return TestComparison(
-        fixed=tuple(i for i, o in was.items() if o in _BAD and now.get(i) in _GOOD),
-        broken=tuple(i for i, o in now.items() if o in _BAD and was.get(i) not in _BAD),
-        still_failing=tuple(i for i, o in was.items() if o in _BAD and (now.get(i) in _BAD or i not in now)),
-        missing=tuple(i for i, o in was.items() if o in _GOOD and now.get(i, "skipped") == "skipped"),
+        fixed=tuple(i for i, o in was.items() if o in BAD and now.get(i) in GOOD),
+        broken=tuple(i for i, o in now.items() if o in BAD and was.get(i) not in BAD),
+        still_failing=tuple(i for i, o in was.items() if o in BAD and (now.get(i) in BAD or i not in now)),
+        missing=tuple(i for i, o in was.items() if o in GOOD and now.get(i, "skipped") == "skipped"),
     )
 
 
@@ -167,10 +167,13 @@ def report_text(report: TestReport) -> str:
 def changed_since(before: TestReport, after: TestReport) -> str:
     """One line for the model: what `after` shows otherwise than `before`; both are runs of all tests."""
     change = compare(before, after)
-    if not (change.fixed or change.broken or change.missing):
+    new = [i for i, o in after.outcomes.items() if o in GOOD and i not in before.outcomes]
+    if not (change.fixed or change.broken or change.missing or new):
         return "since the last run: nothing changed"
     parts = [f"{len(change.fixed)} fixed", f"{len(change.broken)} newly failing"]
     parts[1] += f": {_ids(change.broken)}" if change.broken else ""
+    if new:
+        parts.append(f"{len(new)} new, passing: {_ids(new)}")
     if change.missing:
         parts.append(f"{len(change.missing)} no longer run: {_ids(change.missing)}")
     return f"since the last run: {'; '.join(parts)}"

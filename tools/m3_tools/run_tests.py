@@ -20,7 +20,7 @@ from pydantic import Field
 from m3_tools.base import TestsBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.known_tests import describe_unknown, selects, unknown_ids
 from m3_tools.process import ProcessResult, child_environment, run_process
-from m3_tools.record import read_plain_output, read_record
+from m3_tools.record import read_plain_output, read_record, tap_diagnosis
 from m3_tools.report import (
     TestComparison,
     TestCounts,
@@ -186,7 +186,7 @@ async def run_tests(
             )  # fmt: skip
         shown_command = _shown_command(runner, ids)
         if runner.kind == "generic" and not (scratch / "record").exists():
-            return _generic_report(shown_command, result)
+            return _generic_report(shown_command, result, root)
         return _recorded_report(shown_command, result, scratch / "record", root, ids, timeout_s)
 
 
@@ -256,7 +256,7 @@ def _recorded_report(
     )
 
 
-def _generic_report(command: str, result: ProcessResult) -> TestReport:
+def _generic_report(command: str, result: ProcessResult, root: Path) -> TestReport:
     """From exit code and printed lines. Without readable lines the command itself is the only test."""
     could_start = result.exit_code not in (126, 127)
     outcomes = read_plain_output(result.text)
@@ -265,7 +265,7 @@ def _generic_report(command: str, result: ProcessResult) -> TestReport:
     elif could_start and not outcomes:
         outcomes[command] = "failed" if result.timed_out else "passed"
     failures = tuple(
-        TestFailure(test_id=i, error_type="Failure", message=_message(i, result))
+        TestFailure(test_id=i, error_type="Failure", message=_message(i, result).replace(f"{root}/", ""))
         for i, o in outcomes.items()
         if o == "failed"
     )
@@ -287,6 +287,9 @@ def _message(test_id: str, result: ProcessResult) -> str:
     """The lines of the output that speak of the test, else its last lines."""
     lines = result.text.splitlines()
     about = [i for i, line in enumerate(lines) if test_id in line]
+    for number in about:
+        if diagnosis := tap_diagnosis(lines[number:]):
+            return "\n".join(diagnosis)
     return "\n".join(lines[about[-1] : about[-1] + 6] if about else lines[-6:]) or f"exit code {result.exit_code}"
 
 

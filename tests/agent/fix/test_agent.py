@@ -130,6 +130,133 @@ def test_a_change_that_passes_by_chance_is_not_proven(shop: Path, fix: Run) -> N
     assert result.report["proven"] is False
 
 
+STOCK_WITHOUT_THE_TESTS = """\
+import unittest
+
+from shop.stock import needs_reorder
+
+
+class StockTest(unittest.TestCase):
+    def test_below(self):
+        self.assertTrue(needs_reorder(3, 5))
+"""
+AT_THE_LIMIT = """
+
+    def test_at_the_limit(self):
+        self.assertTrue(needs_reorder(5, 5))
+"""
+
+
+@pytest.fixture
+def silent_shop(shop: Path, commit: Any) -> Path:
+    """The bug is there and no test shows it."""
+    (shop / TEST).write_text(STOCK_WITHOUT_THE_TESTS)
+    commit(shop)
+    return shop
+
+
+def add_test(text: str, number: int = 3) -> list[Message]:
+    line = "self.assertTrue(needs_reorder(3, 5))"
+    return [call("read", number, path=TEST), edit(f"        {line}\n", f"        {line}\n{text}", TEST)]
+
+
+def test_where_no_test_shows_the_problem_the_change_must_bring_one(silent_shop: Path, fix: Run) -> None:
+    turns = [*add_test(AT_THE_LIMIT), call("test"), READ, RIGHT, call("test", 2), assistant("Done.")]
+    result = asyncio.run(fix(silent_shop, ScriptedModel(turns), strategy="agent"))
+    assert result.code == Exit.OK, result.summary
+    first = [event.message for event in result.events.events if isinstance(event, MessageAdded)][1].text
+    assert "No failing test shows the problem" in first
+    assert "These must pass afterwards" not in first
+    assert [i.rpartition(".")[2] for i in result.report["tests"]["shown"]] == ["test_at_the_limit"]
+    assert "the proof rests on tests that the change brings" in result.report["flags"][0]
+    assert not any("as it was" in flag for flag in result.report["flags"])
+    assert result.summary.startswith("fixed: tests of the change that fail without it and pass with it: 1;")
+
+
+def test_a_failure_that_the_issue_does_not_point_to_may_be_left(shop: Path, fix: Run, commit: Any) -> None:
+    """All that failed had to pass, whatever it was: an issue beside a test that fails anyway could not be repaired."""
+    (shop / TEST).write_text(STOCK_WITHOUT_THE_TESTS)
+    (shop / "tests/test_other.py").write_text(
+        "import unittest\n\n\nclass OtherTest(unittest.TestCase):\n"
+        "    def test_weather(self):\n        self.assertEqual('rain', 'sun')\n"
+    )
+    commit(shop)
+    turns = [READ, RIGHT, assistant("Done."), *add_test(AT_THE_LIMIT), assistant("test_weather is another thing.")]
+    result = asyncio.run(fix(shop, ScriptedModel(turns), strategy="agent"))
+    told = [event.message.text for event in result.events.events if isinstance(event, MessageAdded)]
+    assert "unless they fail for a reason that the issue does not mean" in told[1]
+    assert any("leave them, and add a test that shows the problem" in text for text in told)
+    assert result.code == Exit.OK, result.summary
+    assert "test_weather" in result.report["flags"][1]
+    assert "still fail" in result.report["flags"][1]
+    assert "test_at_the_limit" in str(result.report["tests"]["shown"])
+
+
+def test_a_failure_that_the_issue_points_to_may_not_be_left(shop: Path, fix: Run) -> None:
+    turns = [
+        *add_test("\n    def test_name(self):\n        from shop import stock\n\n        self.assertTrue(stock.NAME)\n")
+    ]
+    named = [READ, edit("def needs_reorder", "NAME = 'stock'\n\n\ndef needs_reorder")]
+    result = asyncio.run(fix(shop, ScriptedModel([*turns, *named, *[assistant("Done.")] * 3])))
+    assert result.code == Exit.NOT_FIXED
+    assert "2 of 2 failing tests still fail" in result.summary
+
+
+PASSES_ANYWAY = "\n    def test_far_below(self):\n        self.assertTrue(needs_reorder(0, 5))\n"
+FAILS_ON_AN_IMPORT = (
+    "\n    def test_new(self):\n        from shop.orders import limit\n\n        self.assertEqual(limit(), 5)\n"
+)
+NEW_MODULE = call("write", path="shop/orders.py", content="def limit():\n    return 5\n")
+
+
+@pytest.mark.parametrize(
+    ("turns", "reason"),
+    [
+        ([READ, RIGHT], "nothing shows the problem"),
+        ([READ, RIGHT, *add_test(PASSES_ANYWAY)], "nothing shows the problem"),
+        (add_test(PASSES_ANYWAY), "only test code was changed"),
+        ([NEW_MODULE, *add_test(FAILS_ON_AN_IMPORT)], "fails on an import"),
+        (add_test(AT_THE_LIMIT), "tests that the change adds or edits fail"),
+    ],
+    ids=["no test", "one that passes anyway", "a test alone", "one that fails on an import", "one without a repair"],
+)
+def test_a_test_that_does_not_show_the_problem_proves_nothing(
+    silent_shop: Path, fix: Run, turns: list[Message], reason: str
+) -> None:
+    result = asyncio.run(fix(silent_shop, ScriptedModel([*turns, *[assistant("Done.")] * 3]), strategy="agent"))
+    assert (result.code, result.report["proven"]) == (Exit.NOT_FIXED, False)
+    assert reason in result.report["reason"]
+
+
+def test_a_problem_that_is_not_there_is_not_reproduced(silent_shop: Path, fix: Run) -> None:
+    answer = "With 5 left I get True.\n\nI tried " + "many things, " * 40 + "and the last."
+    result = asyncio.run(fix(silent_shop, ScriptedModel([READ, assistant(answer)]), strategy="agent"))
+    assert (result.code, result.outcome) == (Exit.NOT_REPRODUCED, "not_reproduced")
+    assert "and the last." in result.summary  # the person gets all of what the model says
+
+
+def test_an_added_test_beside_a_failing_one_is_tried_without_the_repair(shop: Path, fix: Run) -> None:
+    far = "\n    def test_one_above(self):\n        self.assertTrue(needs_reorder(5, 5))\n"
+    result = asyncio.run(fix(shop, ScriptedModel([READ, RIGHT, *add_test(far), assistant("Done.")])))
+    assert result.code == Exit.OK, result.summary
+    assert "test_one_above" in str(result.report["tests"]["shown"])
+    assert "without the change fail" in result.summary
+
+
+def test_what_is_flaky_is_not_counted_as_repaired(shop: Path, fix: Run, commit: Any) -> None:
+    """It failed in the first run, passed in the second, and was told as one of the tests that were repaired."""
+    (shop / "tests/test_chance.py").write_text(
+        "import pathlib, unittest\n\n\nclass ChanceTest(unittest.TestCase):\n    def test_chance(self):\n"
+        "        marker = pathlib.Path(__file__).parent / 'ran-before'\n"
+        "        ran = marker.exists()\n        marker.touch()\n        self.assertTrue(ran)\n"
+    )
+    commit(shop)
+    result = asyncio.run(fix(shop, ScriptedModel([READ, RIGHT, assistant("Done.")])))
+    assert result.code == Exit.OK, result.summary
+    assert len(result.report["tests"]["flaky"]) == 1
+    assert result.summary.startswith("fixed: failing tests that pass now: 2;")
+
+
 def test_no_change_is_no_fix(shop: Path, fix: Run) -> None:
     result = asyncio.run(fix(shop, ScriptedModel([assistant("This cannot be done.")])))
     assert result.code == Exit.NOT_FIXED
@@ -168,6 +295,6 @@ def test_without_tests_the_change_is_kept_as_a_patch_and_called_unverified(shop:
     shutil.rmtree(shop / "tests")
     commit(shop)
     model = ScriptedModel([READ, RIGHT, assistant("Done.")])
-    result = asyncio.run(fix(shop, model, test_command="", in_place=False))
+    result = asyncio.run(fix(shop, model, test_command="", strategy="agent"))
     assert (result.code, result.outcome) == (Exit.UNVERIFIED, "unverified")
     assert "+    return level <= limit" in Path(result.report["delivery"]["patch"]).read_text()
