@@ -12,6 +12,7 @@ from m3_model.cache import KVCache
 from m3_model.config import M3Config
 from m3_model.inputs import ModelInputs
 from m3_model.layers import GatedMlp, Rotation
+from m3_model.matrix import HalfMatrix, Matrix
 from m3_model.moe import MoE
 from m3_model.vision.encoder import VisionEncoder
 
@@ -34,8 +35,8 @@ class Decoder:
     embedding_VC: Tensor
     layers: tuple[DecoderLayer, ...]
     norm_C: Tensor
-    head_VC: Tensor
-    """The embedding table itself where the two are tied."""
+    head: Matrix | HalfMatrix
+    """From hidden states to scores; the embedding table where the two are tied."""
     vision: VisionEncoder | None = None
     """What turns images and videos into the vectors that inputs.visual holds; None in a text-only model."""
 
@@ -75,4 +76,4 @@ class Decoder:
     def logits(self, hidden_RC: Tensor) -> Tensor:
         """Scores of every next token, float32 [R, V]."""
         with torch.inference_mode():
-            return F.linear(hidden_RC, self.head_VC).float()
+            return self.head(hidden_RC).float()
