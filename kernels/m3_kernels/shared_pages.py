@@ -136,7 +136,9 @@ class SharedPages:
         row_first = [first for first, count in zip(own_first, counts, strict=True) for _ in range(count)]
         positions = [end - count + i for end, count in zip(ends, counts, strict=True) for i in range(count)]
         widest = max(counts)
-        padded = [first + min(i, count - 1) for first, count in zip(first_rows, counts, strict=True) for i in range(widest)]
+        padded = [
+            first + min(i, count - 1) for first, count in zip(first_rows, counts, strict=True) for i in range(widest)
+        ]
         row_slot = [b * widest + i for b, count in enumerate(counts) for i in range(count)]
         own_first_block_T = torch.tensor(row_first, device=device)
         return cls(
@@ -166,7 +168,7 @@ class SharedPages:
 
     def scores(self, q_GTMD: Tensor, k_PSGD: Tensor) -> Tensor:
         """Dot products of every row with its columns, [G, T, M, C]; hidden columns hold -inf."""
-        G, T, M, D = q_GTMD.shape
+        G, T, M, _ = q_GTMD.shape
         if self._is_one_run(T):
             scores = _run_scores(q_GTMD, self.runs[0].read(k_PSGD))
         else:

@@ -51,10 +51,10 @@ class Decoder:
     def __call__(self, inputs: ModelInputs, cache: KVCache) -> Tensor:
         """Logits of the wanted rows, float32 [R, V]; the new tokens are in the cache afterwards."""
         with torch.inference_mode():
-            return self.logits(self.hidden(inputs, cache)[inputs.output_rows_R])
+            return self.logits(self.hidden(inputs, cache))
 
     def hidden(self, inputs: ModelInputs, cache: KVCache) -> Tensor:
-        """Normed states of all new tokens, [T, C]; the new tokens are in the cache afterwards.
+        """Normed states of the wanted rows, [R, C]; the new tokens are in the cache afterwards.
 
         Errors: ValueError if the inputs were built for pages of another size.
         """
@@ -69,6 +69,8 @@ class Decoder:
             for i, layer in enumerate(self.layers):
                 normed_TC, residual_TC = rms_norm(x_TC, residual_TC, layer.attention_norm_C, eps=eps)
                 x_TC = layer.attention(normed_TC, inputs, cache.layer(i), rotation)
+                if i == len(self.layers) - 1:  # from here on nothing is cached, so only the wanted rows go on
+                    x_TC, residual_TC = x_TC[inputs.output_rows_R], residual_TC[inputs.output_rows_R]
                 normed_TC, residual_TC = rms_norm(x_TC, residual_TC, layer.mlp_norm_C, eps=eps)
                 x_TC = layer.mlp(normed_TC)
             return rms_norm(x_TC, residual_TC, self.norm_C, eps=eps)[0]

@@ -101,7 +101,8 @@ class DecoderBuilder:
         """The norm weight that all heads of a kind share, as one row a head."""
         return self._read(f"{name}.weight").expand(heads, -1)
 
-    def _gated_mlp(self, prefix: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> GatedMlp:
+    def _gated_mlp(self, prefix: str, parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> GatedMlp:
+        gate, up, down = parts
         return GatedMlp(
             gate_up=prepare(self._stacked([f"{prefix}{gate}.weight", f"{prefix}{up}.weight"])),
             down=prepare(self._read(f"{prefix}{down}.weight")),
@@ -125,7 +126,7 @@ class DecoderBuilder:
 
     def _separate_experts(self, i: int) -> SeparateExperts:
         prefixes = [names.expert_prefix(i, expert) for expert in range(self.config.num_experts)]
-        return SeparateExperts(tuple(self._gated_mlp(prefix, "w1", "w3", "w2") for prefix in prefixes))
+        return SeparateExperts(tuple(self._gated_mlp(prefix, ("w1", "w3", "w2")) for prefix in prefixes))
 
     def _stacked_experts(self, i: int) -> StackedExperts:
         config = self.config
@@ -137,6 +138,4 @@ class DecoderBuilder:
             self.checkpoint.read_into(w13_EXC[expert, :width], f"{name}w1.weight")
             self.checkpoint.read_into(w13_EXC[expert, width:], f"{name}w3.weight")
             self.checkpoint.read_into(w2_ECI[expert], f"{name}w2.weight")
-        return StackedExperts(
-            w13_EXC=w13_EXC, w2_ECI=w2_ECI, alpha=config.swiglu_alpha, limit=config.swiglu_limit
-        )
+        return StackedExperts(w13_EXC=w13_EXC, w2_ECI=w2_ECI, alpha=config.swiglu_alpha, limit=config.swiglu_limit)

@@ -47,7 +47,7 @@ class StackedExperts:
 
 @dataclass(frozen=True)
 class SeparateExperts:
-    """Each expert in the form that a CPU multiplies by fastest. Each that was chosen runs once, on all of its tokens."""
+    """Each expert in the form that a CPU multiplies by fastest; the chosen ones run once, on all of their tokens."""
 
     experts: tuple[GatedMlp, ...]
 
@@ -60,9 +60,9 @@ class SeparateExperts:
         chosen = [self.experts[expert] for expert in rows_of]
         sizes = [len(rows) for rows in rows_of.values()]
         order_X = torch.tensor([row for rows in rows_of.values() for row in rows])
-        inputs = x_TC[order_X // K].split(sizes)
+        inputs = torch.split(x_TC[order_X // K], sizes)
         gate_up = torch.cat([expert.gate_up(x) for expert, x in zip(chosen, inputs, strict=True)])
-        hidden = swiglu(gate_up, alpha=chosen[0].alpha, limit=chosen[0].limit).split(sizes)
+        hidden = torch.split(swiglu(gate_up, alpha=chosen[0].alpha, limit=chosen[0].limit), sizes)
         down = torch.cat([expert.down(x) for expert, x in zip(chosen, hidden, strict=True)])
         # A token's K outputs side by side and summed in the order of its choice, whoever shares the step.
         outputs_TKC = torch.empty_like(down).index_copy_(0, order_X, down).view(T, K, -1)

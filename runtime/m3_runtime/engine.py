@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from collections.abc import Sequence as Tokens
 
+import torch
+
 from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
 from m3_runtime.config import PAGE_TOKENS, EngineConfig, pages_for
