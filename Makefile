@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test lint bench bench-kernels nano clean
+.PHONY: demo test test-slow lint bench bench-generate bench-kernels nano clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,6 +18,9 @@ demo: $(VENV)/ready  ## repair a bundled example with the embedded model, on a c
 test: $(VENV)/ready
 	$(BIN)/python -m pytest -q -m 'not gpu and not weights and not slow'
 
+test-slow: $(VENV)/ready  ## what takes minutes: long texts against transformers
+	$(BIN)/python -m pytest -q -m slow
+
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -27,6 +30,9 @@ lint: $(VENV)/ready
 bench: $(VENV)/ready  ## the agent on the examples and on held-out bugs (hours)
 	$(BIN)/python -m benchmarks.examples
 	$(BIN)/python -m benchmarks.heldout
+
+bench-generate: $(VENV)/ready  ## the engine beside transformers' generate, with nano (minutes)
+	$(BIN)/python -m benchmarks.generate
 
 bench-kernels: $(VENV)/ready  ## the kernels, on a GPU
 	$(BIN)/python -m benchmarks.kernels

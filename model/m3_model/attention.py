@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from m3_kernels.batch import DECODE_QUERIES, AttentionBatch
 from m3_kernels.block_topk import block_topk
@@ -20,6 +19,7 @@ from m3_model.cache import LayerCache
 from m3_model.config import M3Config
 from m3_model.inputs import ModelInputs
 from m3_model.layers import Rotation
+from m3_model.matrix import HalfMatrix, Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class Attention:
     """One layer's attention with its weights, fused into two matrices."""
 
     config: M3Config
-    projection_XC: Tensor
+    projection: Matrix | HalfMatrix
     """Rows of q, k, index q, index k and v, in this order; the index rows only in a sparse layer."""
-    output_CX: Tensor
+    output: Matrix | HalfMatrix
     norms: tuple[Tensor, ...]
     """Norm weights, one row a head: query, key, index query and index key heads in one matrix; where index heads have
     another size, they have a second one; without an index branch there are no rows for it."""
@@ -39,7 +39,7 @@ class Attention:
         config, batch = self.config, inputs.attention
         T, H, D = len(x_TC), config.num_heads, config.head_dim
         q_THD, index_q_TRD = norm_rope_insert(
-            F.linear(x_TC, self.projection_XC),
+            self.projection(x_TC),
             self.norms,
             rotation.cos_TF,
             rotation.sin_TF,
@@ -78,7 +78,7 @@ class Attention:
             attended = sparse_prefill(
                 q_THD, cache.k_PSGD, cache.v_PSGD, blocks_TGK, batch, scale=scale, max_product=self.max_product
             )
-        return F.linear(attended.reshape(T, H * D), self.output_CX)
+        return self.output(attended.reshape(T, H * D))
 
     @cached_property
     def max_product(self) -> float:

@@ -12,6 +12,7 @@ from m3_model.cache import KVCache
 from m3_model.config import M3Config
 from m3_model.inputs import ModelInputs
 from m3_model.layers import GatedMlp, Rotation
+from m3_model.matrix import HalfMatrix, Matrix
 from m3_model.moe import MoE
 from m3_model.vision.encoder import VisionEncoder
 
@@ -34,8 +35,8 @@ class Decoder:
     embedding_VC: Tensor
     layers: tuple[DecoderLayer, ...]
     norm_C: Tensor
-    head_VC: Tensor
-    """The embedding table itself where the two are tied."""
+    head: Matrix | HalfMatrix
+    """From hidden states to scores; the embedding table where the two are tied."""
     vision: VisionEncoder | None = None
     """What turns images and videos into the vectors that inputs.visual holds; None in a text-only model."""
 
@@ -50,10 +51,10 @@ class Decoder:
     def __call__(self, inputs: ModelInputs, cache: KVCache) -> Tensor:
         """Logits of the wanted rows, float32 [R, V]; the new tokens are in the cache afterwards."""
         with torch.inference_mode():
-            return self.logits(self.hidden(inputs, cache)[inputs.output_rows_R])
+            return self.logits(self.hidden(inputs, cache))
 
     def hidden(self, inputs: ModelInputs, cache: KVCache) -> Tensor:
-        """Normed states of all new tokens, [T, C]; the new tokens are in the cache afterwards.
+        """Normed states of the wanted rows, [R, C]; the new tokens are in the cache afterwards.
 
         Errors: ValueError if the inputs were built for pages of another size.
         """
@@ -68,6 +69,8 @@ class Decoder:
             for i, layer in enumerate(self.layers):
                 normed_TC, residual_TC = rms_norm(x_TC, residual_TC, layer.attention_norm_C, eps=eps)
                 x_TC = layer.attention(normed_TC, inputs, cache.layer(i), rotation)
+                if i == len(self.layers) - 1:  # from here on nothing is cached, so only the wanted rows go on
+                    x_TC, residual_TC = x_TC[inputs.output_rows_R], residual_TC[inputs.output_rows_R]
                 normed_TC, residual_TC = rms_norm(x_TC, residual_TC, layer.mlp_norm_C, eps=eps)
                 x_TC = layer.mlp(normed_TC)
             return rms_norm(x_TC, residual_TC, self.norm_C, eps=eps)[0]
@@ -75,4 +78,4 @@ class Decoder:
     def logits(self, hidden_RC: Tensor) -> Tensor:
         """Scores of every next token, float32 [R, V]."""
         with torch.inference_mode():
-            return F.linear(hidden_RC, self.head_VC).float()
+            return self.head(hidden_RC).float()

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from m3_kernels.moe_experts.reference import swiglu
 from m3_model.config import M3Config
+from m3_model.matrix import HalfMatrix, Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +28,13 @@ class Rotation:
 
 @dataclass(frozen=True, kw_only=True)
 class GatedMlp:
-    """The feed-forward part of dense layers, and the shared expert of the others."""
+    """The feed-forward part of dense layers, and an expert of the others."""
 
-    gate_up_XC: Tensor
+    gate_up: Matrix | HalfMatrix
     """The gate rows, then the up rows."""
-    down_CI: Tensor
+    down: Matrix | HalfMatrix
     alpha: float
     limit: float
 
     def __call__(self, x_TC: Tensor) -> Tensor:
-        hidden = swiglu(F.linear(x_TC, self.gate_up_XC), alpha=self.alpha, limit=self.limit)
-        return F.linear(hidden, self.down_CI)
+        return self.down(swiglu(self.gate_up(x_TC), alpha=self.alpha, limit=self.limit))

@@ -13,7 +13,8 @@ from m3_model.attention import Attention
 from m3_model.checkpoint import Checkpoint
 from m3_model.decoder import Decoder, DecoderLayer
 from m3_model.layers import GatedMlp
-from m3_model.moe import MoE, Router
+from m3_model.matrix import prepare
+from m3_model.moe import MoE, Router, SeparateExperts, StackedExperts
 from m3_model.vision.loading import load_encoder
 
 
@@ -44,7 +45,7 @@ class DecoderBuilder:
             embedding_VC=embedding,
             layers=tuple(self._layer(i) for i in range(self.config.num_layers)),
             norm_C=self._read(names.FINAL_NORM),
-            head_VC=embedding if self.config.tie_word_embeddings else self._read(names.HEAD),
+            head=prepare(embedding if self.config.tie_word_embeddings else self._read(names.HEAD)),
             vision=load_encoder(self.checkpoint, vision, self.dtype, self.device) if vision is not None else None,
         )
 
@@ -91,8 +92,8 @@ class DecoderBuilder:
                 groups.append(index_norms)
         return Attention(
             config=config,
-            projection_XC=self._stacked([f"{prefix}{part}.weight" for part in parts]),
-            output_CX=self._read(f"{prefix}o_proj.weight"),
+            projection=prepare(self._stacked([f"{prefix}{part}.weight" for part in parts])),
+            output=prepare(self._read(f"{prefix}o_proj.weight")),
             norms=tuple(torch.cat(group) for group in groups),
         )
 
@@ -100,10 +101,11 @@ class DecoderBuilder:
         """The norm weight that all heads of a kind share, as one row a head."""
         return self._read(f"{name}.weight").expand(heads, -1)
 
-    def _gated_mlp(self, prefix: str) -> GatedMlp:
+    def _gated_mlp(self, prefix: str, parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> GatedMlp:
+        gate, up, down = parts
         return GatedMlp(
-            gate_up_XC=self._stacked([f"{prefix}gate_proj.weight", f"{prefix}up_proj.weight"]),
-            down_CI=self._read(f"{prefix}down_proj.weight"),
+            gate_up=prepare(self._stacked([f"{prefix}{gate}.weight", f"{prefix}{up}.weight"])),
+            down=prepare(self._read(f"{prefix}{down}.weight")),
             alpha=self.config.swiglu_alpha,
             limit=self.config.swiglu_limit,
         )
@@ -111,6 +113,23 @@ class DecoderBuilder:
     def _moe(self, i: int) -> MoE:
         config = self.config
         prefix = f"{names.layer_prefix(i)}block_sparse_moe."
+        return MoE(
+            router=Router(
+                gate_EC=self.checkpoint.read(f"{prefix}gate.weight", torch.float32, self.device),
+                bias_E=self.checkpoint.read(f"{prefix}e_score_correction_bias", torch.float32, self.device),
+                experts_per_token=config.experts_per_token,
+                scaling=config.routed_scaling,
+            ),
+            experts=self._separate_experts(i) if torch.device(self.device).type == "cpu" else self._stacked_experts(i),
+            shared=self._gated_mlp(f"{prefix}shared_experts."),
+        )
+
+    def _separate_experts(self, i: int) -> SeparateExperts:
+        prefixes = [names.expert_prefix(i, expert) for expert in range(self.config.num_experts)]
+        return SeparateExperts(tuple(self._gated_mlp(prefix, ("w1", "w3", "w2")) for prefix in prefixes))
+
+    def _stacked_experts(self, i: int) -> StackedExperts:
+        config = self.config
         C, width = config.hidden_size, config.expert_intermediate_size
         w13_EXC = torch.empty(config.num_experts, 2 * width, C, dtype=self.dtype, device=self.device)
         w2_ECI = torch.empty(config.num_experts, C, width, dtype=self.dtype, device=self.device)
@@ -119,14 +138,4 @@ class DecoderBuilder:
             self.checkpoint.read_into(w13_EXC[expert, :width], f"{name}w1.weight")
             self.checkpoint.read_into(w13_EXC[expert, width:], f"{name}w3.weight")
             self.checkpoint.read_into(w2_ECI[expert], f"{name}w2.weight")
-        return MoE(
-            router=Router(
-                gate_EC=self.checkpoint.read(f"{prefix}gate.weight", torch.float32, self.device),
-                bias_E=self.checkpoint.read(f"{prefix}e_score_correction_bias", torch.float32, self.device),
-                experts_per_token=config.experts_per_token,
-                scaling=config.routed_scaling,
-            ),
-            w13_EXC=w13_EXC,
-            w2_ECI=w2_ECI,
-            shared=self._gated_mlp(f"{prefix}shared_experts."),
-        )
+        return StackedExperts(w13_EXC=w13_EXC, w2_ECI=w2_ECI, alpha=config.swiglu_alpha, limit=config.swiglu_limit)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from m3_kernels.moe_experts import moe_experts
+from m3_kernels.moe_experts.reference import swiglu
 from m3_model.layers import GatedMlp
 
 
@@ -31,17 +32,50 @@ class Router:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StackedExperts:
+    """All experts of a layer in two tensors, as kernels read them."""
+
+    w13_EXC: Tensor
+    w2_ECI: Tensor
+    alpha: float
+    limit: float
+
+    def __call__(self, x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
+        """Sum, for each token, the outputs of its experts times their weights. Returns: [T, C]."""
+        return moe_experts(x_TC, self.w13_EXC, self.w2_ECI, ids_TK, weights_TK, alpha=self.alpha, limit=self.limit)
+
+
+@dataclass(frozen=True)
+class SeparateExperts:
+    """Each expert in the form that a CPU multiplies by fastest; the chosen ones run once, on all of their tokens."""
+
+    experts: tuple[GatedMlp, ...]
+
+    def __call__(self, x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
+        """The same sum as StackedExperts."""
+        T, K = ids_TK.shape
+        rows_of: dict[int, list[int]] = {}
+        for row, expert in enumerate(ids_TK.flatten().tolist()):
+            rows_of.setdefault(expert, []).append(row)
+        chosen = [self.experts[expert] for expert in rows_of]
+        sizes = [len(rows) for rows in rows_of.values()]
+        order_X = torch.tensor([row for rows in rows_of.values() for row in rows])
+        inputs = torch.split(x_TC[order_X // K], sizes)
+        gate_up = torch.cat([expert.gate_up(x) for expert, x in zip(chosen, inputs, strict=True)])
+        hidden = torch.split(swiglu(gate_up, alpha=chosen[0].alpha, limit=chosen[0].limit), sizes)
+        down = torch.cat([expert.down(x) for expert, x in zip(chosen, hidden, strict=True)])
+        # A token's K outputs side by side and summed in the order of its choice, whoever shares the step.
+        outputs_TKC = torch.empty_like(down).index_copy_(0, order_X, down).view(T, K, -1)
+        return (outputs_TKC * weights_TK[..., None]).sum(1).to(x_TC.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MoE:
     """Scaled sum of the routed experts plus the shared expert, which is neither gated nor scaled."""
 
     router: Router
-    w13_EXC: Tensor
-    w2_ECI: Tensor
+    experts: StackedExperts | SeparateExperts
     shared: GatedMlp
 
     def __call__(self, x_TC: Tensor) -> Tensor:
-        ids_TK, weights_TK = self.router(x_TC)
-        routed = moe_experts(
-            x_TC, self.w13_EXC, self.w2_ECI, ids_TK, weights_TK, alpha=self.shared.alpha, limit=self.shared.limit
-        )
-        return routed + self.shared(x_TC)
+        return self.experts(x_TC, *self.router(x_TC)) + self.shared(x_TC)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from m3_kernels.batch import DECODE_QUERIES
+
 PAGE_TOKENS = 128
 
 
@@ -22,6 +24,8 @@ class EngineConfig:
     """Most new tokens in one step, over all sequences."""
     max_rows: int = 64
     """Most sequences in one step."""
+    draft_tokens: int = 7
+    """Most tokens that a step guesses and checks while one sequence runs alone (m3_runtime.speculation); 0 for none."""
     prefix_cache: bool = True
     """Keep finished pages and give them to later prompts that start with the same tokens and images."""
     encoding_bytes: int = 256 * 2**20
@@ -31,6 +35,8 @@ class EngineConfig:
         for name in ("num_pages", "max_context", "vocab_size", "prefill_chunk", "max_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give a number of at least 1")
+        if not 0 <= self.draft_tokens < DECODE_QUERIES:
+            raise ValueError(f"draft_tokens is {self.draft_tokens}; give 0 (off) to {DECODE_QUERIES - 1}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from collections.abc import Sequence as Tokens
 
+import torch
+
 from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
 from m3_runtime.config import PAGE_TOKENS, EngineConfig, pages_for
@@ -25,7 +27,7 @@ from m3_runtime.request import (
 )
 from m3_runtime.runner import Chunk, Runner
 from m3_runtime.sampling import mask_logits, sample
-from m3_runtime.scheduler import Scheduler
+from m3_runtime.scheduler import Planned, Scheduler
 from m3_runtime.score import score
 from m3_runtime.search import search
 from m3_runtime.sequence import Sequence, take_opening
@@ -94,26 +96,11 @@ class Engine:
             self.prefix_cache.save()
         if not planned:
             return []
-        chunks = []
-        for sequence, count in planned:
-            start = sequence.table.num_tokens
-            ids = sequence.token_ids[start : start + count]
-            chunks.append(Chunk(ids, start, sequence.table.pages, visuals=sequence.visuals))
-        logits_RV = self.runner.forward(chunks)
+        logits_RV = self.runner.forward([self._chunk(p) for p in planned])
         outputs: list[Output] = []
-        ready: list[tuple[int, Sequence]] = []
-        for row, (sequence, count) in enumerate(planned):
-            was_in_prompt = sequence.in_prompt
-            sequence.table.num_tokens += count
-            if was_in_prompt:
-                outputs.append(self._progress(sequence))
-            if sequence.num_pending == 0:
-                ready.append((row, sequence))
-        if ready:
-            rows = [row for row, _ in ready]
-            masked = mask_logits(logits_RV[rows], [s.matcher for _, s in ready], self.config.vocab_size)
-            for row, (_, sequence) in enumerate(ready):
-                outputs.append(self._advance(sequence, sample(masked[row], sequence.sampling, sequence.random)))
+        for p in planned:
+            outputs += self._take(p, logits_RV[: 1 + len(p.draft)])
+            logits_RV = logits_RV[1 + len(p.draft) :]
         kept: list[Output] = []
         for output in outputs:
             mailbox = self._mailboxes.get(output.request_id)
@@ -185,6 +172,39 @@ class Engine:
             raise ValueError("the prompt holds images or videos, and this model reads text only")
         if any(run.stop > len(request.prompt) for visual in request.visuals for run in visual.runs):
             raise ValueError("the prompt ends before its images and videos do")
+
+    def _chunk(self, planned: Planned) -> Chunk:
+        sequence = planned.sequence
+        start = sequence.table.num_tokens
+        token_ids = sequence.token_ids[start : start + planned.count] + planned.draft
+        num_rows = 1 + len(planned.draft)
+        return Chunk(token_ids, start, sequence.table.pages, num_rows=num_rows, visuals=sequence.visuals)
+
+    def _take(self, planned: Planned, logits_RV: torch.Tensor) -> Iterator[Output]:
+        """What a computed step gives one sequence: progress in its prompt, a token, or with a draft several.
+
+        Every token is chosen as if there were no draft. While it is the drafted one, its keys and values are in the
+        cache and its row of logits is there for the next choice; from the first that is not, the draft counts as
+        never computed.
+        """
+        sequence, table = planned.sequence, planned.sequence.table
+        was_in_prompt = sequence.in_prompt
+        table.num_tokens += planned.count
+        if was_in_prompt:
+            yield self._progress(sequence)
+        num_right = 0
+        while not sequence.num_pending:
+            masked_1V = mask_logits(logits_RV[num_right, None], [sequence.matcher], self.config.vocab_size)
+            yield self._advance(sequence, sample(masked_1V[0], sequence.sampling, sequence.random))
+            if sequence.finish_reason is not None:
+                return
+            for token in planned.draft[num_right:]:
+                if not sequence.num_pending or sequence.token_ids[table.num_tokens] != token:
+                    break
+                table.num_tokens += 1
+                num_right += 1
+        if planned.draft:
+            sequence.lookup.learn(len(planned.draft), num_right)
 
     def _progress(self, sequence: Sequence) -> PrefillProgress:
         if not sequence.in_prompt and self.prefix_cache is not None:

@@ -7,6 +7,7 @@ anchored at position 0 of the sequence, so a page that two sequences hold has th
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 
 from m3_model.cache import KVCache
@@ -31,7 +32,9 @@ class PagePool:
         self.reclaim: Callable[[int], None] | None = None
         self._users = [0] * num_pages
         self._kept = [False] * num_pages
-        self._free = list(range(num_pages - 1, -1, -1))
+        self._free = list(range(num_pages))
+        """A heap: the lowest free page is taken first, so that the pages of a sequence tend to be neighbours, which
+        attention reads without a copy."""
 
     @property
     def num_free(self) -> int:
@@ -51,7 +54,7 @@ class PagePool:
             self.reclaim(count - len(self._free))
         if count > len(self._free):
             raise OutOfPages(f"{count} pages are needed, {len(self._free)} of {self.num_pages} are free")
-        pages = [self._free.pop() for _ in range(count)]
+        pages = [heapq.heappop(self._free) for _ in range(count)]
         for page in pages:
             self._users[page] = 1
         self.num_used += count
@@ -76,7 +79,7 @@ class PagePool:
                 if self._kept[page]:
                     self.num_cached += 1
                 else:
-                    self._free.append(page)
+                    heapq.heappush(self._free, page)
 
     def keep(self, page: int) -> None:
         """The prefix tree holds on to a page that is in use."""
@@ -90,7 +93,7 @@ class PagePool:
         assert not self._users[page], f"page {page} is in use"
         self._kept[page] = False
         self.num_cached -= 1
-        self._free.append(page)
+        heapq.heappush(self._free, page)
 
 
 class PageTable:

@@ -21,8 +21,8 @@ class Chunk:
     token_ids: Sequence[int]
     start: int
     pages: Sequence[int]
-    all_rows: bool = False
-    """Whether the logits of every new token are wanted; otherwise of the last one."""
+    num_rows: int = 1
+    """Of how many of the new tokens, counted from the last, the logits are wanted."""
     visuals: Sequence[Visual] = ()
     """Those of the sequence, wherever in it they are."""
 
@@ -40,9 +40,8 @@ class Runner:
         rows: list[int] = []
         total = 0
         for chunk in chunks:
-            count = len(chunk.token_ids)
-            rows += range(total, total + count) if chunk.all_rows else [total + count - 1]
-            total += count
+            total += len(chunk.token_ids)
+            rows += range(total - chunk.num_rows, total)
         inputs = ModelInputs.build(
             [chunk.token_ids for chunk in chunks],
             [chunk.start for chunk in chunks],

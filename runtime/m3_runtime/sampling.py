@@ -12,15 +12,17 @@ from m3_runtime.request import Matcher, SamplingParams
 
 
 def mask_logits(logits_RV: torch.Tensor, matchers: Sequence[Matcher | None], vocab_size: int) -> torch.Tensor:
-    """New logits with -inf where a row's grammar forbids the token and beyond the assigned ids."""
-    num_rows, width = logits_RV.shape
+    """Logits of the assigned ids, with -inf where a row's grammar forbids the token."""
+    logits_RV = logits_RV[:, :vocab_size]
+    if all(matcher is None for matcher in matchers):
+        return logits_RV
+    num_rows = len(logits_RV)
     bits_RW = np.full((num_rows, -(-vocab_size // 32)), -1, dtype=np.int32)
     for row, matcher in enumerate(matchers):
         if matcher is not None:
             matcher.fill_mask(bits_RW[row])
-    allowed_RV = np.zeros((num_rows, width), dtype=np.bool_)
-    allowed_RV[:, :vocab_size] = np.unpackbits(bits_RW.view(np.uint8), axis=1, bitorder="little", count=vocab_size)
-    return logits_RV.masked_fill(~torch.from_numpy(allowed_RV).to(logits_RV.device), float("-inf"))
+    forbidden_RV = np.unpackbits(~bits_RW.view(np.uint8), axis=1, bitorder="little", count=vocab_size).view(np.bool_)
+    return logits_RV.masked_fill(torch.from_numpy(forbidden_RV).to(logits_RV.device), float("-inf"))
 
 
 def sample(logits_V: torch.Tensor, params: SamplingParams, generator: random.Random) -> int:
@@ -32,7 +34,12 @@ def sample(logits_V: torch.Tensor, params: SamplingParams, generator: random.Ran
     if params.temperature == 0:
         return int(torch.argmax(logits_V))
     keep = min(params.top_k, logits_V.numel()) if params.top_k else logits_V.numel()
-    values_K, ids_K = torch.topk(logits_V, keep) if params.top_k else torch.sort(logits_V, descending=True, stable=True)
+    if params.top_k:
+        values_K, ids_K = torch.topk(logits_V, keep)
+    elif params.top_p < 1:
+        values_K, ids_K = torch.sort(logits_V, descending=True, stable=True)
+    else:  # the whole distribution needs no order, and sorting a vocabulary takes longer than the rest of the choice
+        values_K, ids_K = logits_V, torch.arange(keep)
     probabilities_K = torch.softmax(values_K.double() / params.temperature, dim=0)
     cumulative_K = torch.cumsum(probabilities_K, dim=0)
     if params.top_p < 1:

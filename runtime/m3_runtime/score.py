@@ -44,7 +44,7 @@ def score(
                 for slot, i in enumerate(batch):
                     slots.ensure(slot, len(prompt) + len(continuations[i]))
                 chunks = [
-                    Chunk(list(continuations[i]), len(prompt), pages, all_rows=True)
+                    Chunk(list(continuations[i]), len(prompt), pages, num_rows=len(continuations[i]))
                     for i, pages in zip(batch, slots.pages, strict=True)
                 ]
                 logits_RV = runner.forward(chunks)[:, : config.vocab_size]

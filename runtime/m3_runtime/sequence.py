@@ -7,6 +7,7 @@ import random
 
 from m3_runtime.pages import PageTable
 from m3_runtime.request import FinishReason, Matcher, Request, SamplingParams
+from m3_runtime.speculation import Lookup
 from m3_runtime.visuals import TokenKey, token_keys
 
 
@@ -47,6 +48,7 @@ class Sequence:
         """Prompt tokens that were in the cache when it first ran; None before that."""
         self.random = random.Random(request.sampling.seed)
         self.finish_reason: FinishReason | None = None
+        self.lookup = Lookup()
         self.unreported: tuple[int, ...] = ()
         """Answer tokens that the grammar forced before the first sampled one, reported together with it."""
 
@@ -89,6 +91,10 @@ class Sequence:
             self.finish_reason = "length"
         return tuple(accepted)
 
+    def draft(self, limit: int) -> list[int]:
+        """At most `limit` tokens that may come after all of its tokens; never more than it may still write."""
+        return self.lookup.draft(self.token_ids, min(limit, self.sampling.max_tokens - self.num_generated - 1))
+
     def fork(self, request_id: int, sampling: SamplingParams) -> Sequence:
         """A copy in the same pages that goes its own way from here; it draws from its own seed."""
         child = copy.copy(self)
@@ -98,4 +104,5 @@ class Sequence:
         child.table = self.table.fork()
         child.sampling = sampling
         child.random = random.Random(sampling.seed)
+        child.lookup = Lookup()
         return child

@@ -52,8 +52,7 @@ def test_forks_read_the_common_pages_once() -> None:
     tables = [[7, 8, 9, 20 + i] for i in range(5)]
     plan = plan_of(tables, [15] * 5)
     assert [(run.first_row, run.end_row, run.pages) for run in plan.runs] == [(0, 5, slice(7, 10))]
-    assert plan.own_pages_BO is not None
-    assert plan.own_pages_BO.tolist() == [[20], [21], [22], [23], [24]]
+    assert plan.own_pages == (slice(20, 25),)
 
 
 def test_forks_of_forks_read_the_inner_common_pages_once_too() -> None:
@@ -70,8 +69,17 @@ def test_forks_of_forks_read_the_inner_common_pages_once_too() -> None:
 def test_a_single_sequence_is_one_run_without_a_copy() -> None:
     plan = plan_of([[3, 4, 5]], [10])
     assert [run.pages for run in plan.runs] == [slice(3, 6)]
-    assert plan.own_pages_BO is None
+    assert plan.own_pages == ()
     assert plan.hidden_TC is None
+
+
+def test_pages_that_are_no_neighbours_become_a_run_for_each_stretch() -> None:
+    plan = plan_of([[3, 4, 9, 5]], [15])
+    assert [(run.first_column, run.end_column, run.pages) for run in plan.runs] == [
+        (0, 8, slice(3, 5)),
+        (8, 12, slice(9, 10)),
+        (12, 15, slice(5, 6)),
+    ]
 
 
 def plan_of(tables: Any, lengths: Any) -> SharedPages:

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from transformers.models.minimax_m3_vl.configuration_minimax_m3_vl import MiniMaxM3VLTextConfig
-from transformers.models.minimax_m3_vl.modeling_minimax_m3_vl import MiniMaxM3VLForCausalLM
 
+from benchmarks.transformers_model import transformers_model
 from m3_model.cache import KVCache
 from m3_model.config import M3Config
 from m3_model.decoder import Decoder
@@ -36,47 +35,6 @@ class Oracle:
         with torch.inference_mode():
             logits: Tensor = self.theirs(input_ids=torch.tensor([list(token_ids)]), use_cache=False).logits
         return logits[0]
-
-
-def transformers_model(config: M3Config, folder: Path) -> MiniMaxM3VLForCausalLM:
-    """Their model with the tensors of our checkpoint, renamed by hand and not by their loader."""
-    from m3_model import names
-    from m3_model.checkpoint import Checkpoint
-
-    text = config.to_json()["text_config"]
-    for key in ("architectures", "hidden_act", "n_shared_experts", "scoring_func"):
-        text.pop(key)
-    checkpoint = Checkpoint.open(folder)
-    their_config = MiniMaxM3VLTextConfig(**text, attn_implementation="eager")
-    model = MiniMaxM3VLForCausalLM(their_config).eval()
-    state: dict[str, Tensor] = {}
-    ours = {name: checkpoint.read(name, torch.float32) for name in names.text_tensors(config)}
-    for name, tensor in ours.items():
-        short = (
-            name.removeprefix("language_model.")
-            .replace("block_sparse_moe", "mlp")
-            .replace("self_attn.index_", "self_attn.indexer.")
-        )
-        short = short.replace("mlp.e_score", "mlp.gate.e_score")
-        if "up_proj" in short or ".w3." in short:
-            continue
-        if "gate_proj" in short:
-            state[short.replace("gate_proj", "gate_up_proj")] = torch.cat(
-                [tensor, ours[name.replace("gate_proj", "up_proj")]]
-            )
-        elif ".experts." not in short:
-            state[short] = tensor
-    for i in (i for i, kind in enumerate(config.mlp_kinds) if kind == "moe"):
-        experts = [names.expert_prefix(i, e) for e in range(config.num_experts)]
-        prefix = f"model.layers.{i}.mlp.experts."
-        state[f"{prefix}gate_up_proj"] = torch.stack(
-            [torch.cat([ours[f"{e}w1.weight"], ours[f"{e}w3.weight"]]) for e in experts]
-        )
-        state[f"{prefix}down_proj"] = torch.stack([ours[f"{e}w2.weight"] for e in experts])
-    if config.tie_word_embeddings:
-        state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    model.load_state_dict(state, strict=True)
-    return model
 
 
 def random_tokens(count: int, config: M3Config, seed: int = 0) -> list[int]:

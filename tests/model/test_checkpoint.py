@@ -100,7 +100,7 @@ def test_the_router_stays_float32_in_a_16_bit_model(tmp_path: Path) -> None:
     decoder = load_decoder(tmp_path, dtype=torch.bfloat16)
     router = decoder.layers[1].mlp.router  # type: ignore[union-attr]
     assert (router.gate_EC.dtype, router.bias_E.dtype) == (torch.float32, torch.float32)
-    assert decoder.layers[1].attention.projection_XC.dtype == torch.bfloat16
+    assert decoder.layers[1].attention.projection.weight_XC.dtype == torch.bfloat16
 
 
 def test_a_16_bit_model_is_near_the_exact_one(tmp_path: Path, run: Any) -> None:

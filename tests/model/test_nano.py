@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers.models.minimax_m3_vl.modeling_minimax_m3_vl import MiniMaxM3VLForCausalLM
 
+from benchmarks.transformers_model import transformers_model
 from m3_model import names
 from m3_model.checkpoint import Checkpoint
 from m3_model.config import M3Config
@@ -24,7 +25,7 @@ from m3_runtime.chat.syntax import END_OF_TURN, NAMESPACE
 from m3_runtime.chat.template import ChatTemplate, normalise
 from m3_runtime.request import Request, SamplingParams, TokenOutput
 from m3agent.fix.prompt import search_tools
-from tests.model.conftest import run_chunks, transformers_model
+from tests.model.conftest import run_chunks
 
 FOLDER = Path(names.__file__).parent / "nano"
 MAX_FILE_BYTES = 28 * 1000 * 1000

@@ -144,6 +144,52 @@ def test_closing_a_stream_cancels_it(decoder: Decoder) -> None:
     assert engine.pool.num_free == engine.pool.num_pages
 
 
+def test_a_prompt_is_read_in_chunks_and_each_is_told(decoder: Decoder) -> None:
+    outputs = list(_engine(decoder, prefill_chunk=128).stream(Request(prompt=_prompt(300), sampling=GREEDY)))
+    progress = [(o.done_tokens, o.total_tokens) for o in outputs if isinstance(o, PrefillProgress)]
+    assert progress == [(128, 300), (256, 300), (300, 300)]
+    assert isinstance(outputs[3], TokenOutput)
+
+
+def test_a_request_cancelled_within_its_prompt_takes_no_further_step(decoder: Decoder) -> None:
+    engine = _engine(decoder, prefill_chunk=64, prefix_cache=False)
+    request_id = engine.add(Request(prompt=_prompt(300), sampling=GREEDY))
+    assert [o.done_tokens for o in engine.step() if isinstance(o, PrefillProgress)] == [64]
+    engine.cancel(request_id)
+    assert engine.step() == []
+    assert engine.pool.num_free == engine.pool.num_pages
+
+
+def test_an_answer_goes_on_in_every_step_that_reads_another_prompt(decoder: Decoder) -> None:
+    engine = _engine(decoder, prefill_chunk=32)
+    answering = engine.add(Request(prompt=_prompt(20), sampling=SamplingParams(temperature=0, max_tokens=50)))
+    engine.step()
+    reading = engine.add(Request(prompt=_prompt(300, 1), sampling=GREEDY))
+    while True:
+        outputs = engine.step()
+        assert answering in _tokens(outputs)
+        if reading in _tokens(outputs):
+            break
+
+
+def test_candidates_forked_with_seeds_are_the_same_in_a_replay(decoder: Decoder) -> None:
+    def candidates(seeds: list[int]) -> list[list[int]]:
+        engine = _engine(decoder)
+        parent = engine.add(Request(prompt=_prompt(200), sampling=GREEDY))
+        engine.step()
+        ids = [engine.fork(parent, SamplingParams(seed=seed, max_tokens=12)) for seed in seeds]
+        outputs: list[Output] = []
+        while engine.has_work:
+            outputs += engine.step()
+        return [_tokens(outputs)[i] for i in ids]
+
+    first = candidates([1, 2, 3, 1])
+    assert first == candidates([1, 2, 3, 1])
+    assert first[0] == first[3]
+    assert len({tuple(tokens) for tokens in first}) == 3
+    assert candidates([3, 1]) == [first[2], first[0]]
+
+
 def test_streams_that_alternate_keep_their_own_outputs(decoder: Decoder) -> None:
     engine = _engine(decoder)
     requests = [Request(prompt=_prompt(30, i), sampling=GREEDY) for i in range(2)]

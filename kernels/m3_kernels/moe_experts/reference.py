@@ -90,9 +90,10 @@ def swiglu(gate_up_TX: Tensor, *, alpha: float, limit: float) -> Tensor:
     Shapes: the first half of the last axis is the gate, the second the up part. The gate is clamped from above only,
     the up part on both sides.
     """
-    gate, up = gate_up_TX.chunk(2, -1)
-    gate = gate.clamp(max=limit)
-    return torch.sigmoid(gate * alpha).mul_(gate).mul_(up.clamp(-limit, limit).add_(1))
+    width = gate_up_TX.shape[-1] // 2
+    gate, up = gate_up_TX[..., :width].clamp(max=limit), gate_up_TX[..., width:].clamp(-limit, limit)
+    gated = torch.sigmoid(gate * alpha).mul_(gate)
+    return torch.addcmul(gated, gated, up)
 
 
 def _groups(counts: list[int]) -> list[tuple[int, slice]]:

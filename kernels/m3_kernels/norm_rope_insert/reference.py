@@ -41,11 +41,11 @@ def norm_rope_insert(
         first += heads * size
     q_THD, k_TGD = groups[0][:, :num_heads], groups[0][:, num_heads : num_heads + G]
     index_TRD = groups[1] if len(groups) == 2 else groups[0][:, num_heads + G :]
-    k_PSGD.view(-1, G, D)[slots_T] = k_TGD.to(k_PSGD.dtype)
-    v_PSGD.view(-1, G, D)[slots_T] = projected_TX[:, first:].view(T, G, D).to(v_PSGD.dtype)
+    k_PSGD.view(-1, G, D).index_copy_(0, slots_T, k_TGD.to(k_PSGD.dtype))
+    v_PSGD.view(-1, G, D).index_copy_(0, slots_T, projected_TX[:, first:].view(T, G, D).to(v_PSGD.dtype))
     if index_k_PSD is None:
         return q_THD, None
-    index_k_PSD.view(-1, index_k_PSD.shape[2])[slots_T] = index_TRD[:, -1].to(index_k_PSD.dtype)
+    index_k_PSD.view(-1, index_k_PSD.shape[2]).index_copy_(0, slots_T, index_TRD[:, -1].to(index_k_PSD.dtype))
     return q_THD, index_TRD[:, :-1]
 
 
@@ -56,10 +56,12 @@ def norm_rope(x_THD: Tensor, weight_HD: Tensor, cos_TF: Tensor, sin_TF: Tensor, 
     """
     F = cos_TF.shape[-1]
     y = normalise(x_THD.float(), weight_HD.float(), eps)
-    first, second = y[..., :F], y[..., F : 2 * F]
     cos, sin = cos_TF[:, None], sin_TF[:, None]
-    rotated = [first * cos - second * sin, second * cos + first * sin]
-    return torch.cat([*rotated, y[..., 2 * F :]], -1).to(x_THD.dtype)
+    first, second = y[..., :F], y[..., F : 2 * F]
+    rotated = torch.addcmul(first * cos, second, sin, value=-1)
+    second.mul_(cos).addcmul_(first, sin)
+    first.copy_(rotated)
+    return y.to(x_THD.dtype)
 
 
 def check_channels(X: int, norms: tuple[Tensor, ...], G: int, D: int, num_heads: int, has_index: bool) -> None:

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def rms_norm(x_TC: Tensor, residual_TC: Tensor | None, weight_C: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
@@ -16,4 +17,5 @@ def rms_norm(x_TC: Tensor, residual_TC: Tensor | None, weight_C: Tensor, *, eps:
 
 def normalise(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x over its root mean square along the last axis, times `1 + weight`; float32 in and out."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * (1 + weight)
+    y = F.rms_norm(x, x.shape[-1:], eps=eps)
+    return torch.addcmul(y, y, weight)
