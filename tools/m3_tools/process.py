@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import re
 import secrets
 import signal
 import time
@@ -25,6 +24,7 @@ import psutil
 
 from m3_tools.base import ToolError
 from m3_tools.output import Output
+from m3_tools.secret import is_secret_variable
 
 _TOKEN = "M3_PROCESS_TOKEN"
 _DRAIN_S = 0.2
@@ -54,9 +54,6 @@ _QUIET = {
     "PYTHONUNBUFFERED": "1",
 }
 _LOUD = frozenset({"FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GIT_PAGER_IN_USE"})
-_SECRET = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY|PRIVATE_KEY)(_|$)", re.IGNORECASE
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +78,7 @@ def child_environment(given: Mapping[str, str], changes: Mapping[str, str] | Non
     """The environment of a command: `given`, or the caller's own without credentials if that is empty; then settings
     that keep programs from waiting for a person; then `changes`.
     """
-    base = dict(given) or {k: v for k, v in os.environ.items() if not _SECRET.search(k)}
+    base = dict(given) or {k: v for k, v in os.environ.items() if not is_secret_variable(k)}
     return {k: v for k, v in base.items() if k not in _LOUD} | _QUIET | dict(changes or {})
 
 
