@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from m3agent.errors import M3Error
 
 if TYPE_CHECKING:
+    from m3_tools.secret import Secrets
     from m3agent.permissions.rules import Rule
 
 NUMBER_KEYS = ("max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens", "disk_cache_gb")
 FILE_KEYS = ("model", "api_key", "keys", *NUMBER_KEYS)
-LIST_KEYS = ("allow", "ask", "deny", "environment")
+LIST_KEYS = ("allow", "ask", "deny", "environment", "not_secret")
 """Lists in the config file, for instance allow = ["shell: git status", "edit: docs/**"]."""
 
 
@@ -65,6 +66,10 @@ class Settings:
     """Calls that a person is asked for in every mode."""
     deny: tuple[str, ...] = ()
     """Calls that are refused in every mode."""
+    not_secret: tuple[str, ...] = ()
+    """Files that are named like a secret and are none, as patterns of a .gitignore."""
+    secret_values: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    """Texts that no tool result and no session file shows: the credentials in the environment."""
     command_environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     """The environment that tools give to the commands they start: ours, without credentials."""
 
@@ -89,6 +94,14 @@ class Settings:
         from m3agent.permissions.rules import parse_rules
 
         return parse_rules({"allow": self.allow, "ask": self.ask, "deny": self.deny})
+
+    @property
+    def secrets(self) -> Secrets:
+        """What is kept from the model and from saved sessions."""
+        from m3_tools.secret import Secrets, is_secret_value
+
+        own = tuple(value for value in (self.api_key, self.forge_token) if is_secret_value(value))
+        return Secrets(allowed=self.not_secret, values=(*self.secret_values, *own))
 
     @property
     def prefixes_dir(self) -> Path | None:
@@ -123,6 +136,7 @@ def load_settings(*, environ: Mapping[str, str] | None = None, **chosen: Any) ->
     values["state_dir"] = _state_dir(env)
     values["cache_dir"] = _cache_dir(env)
     values["command_environment"] = _without_credentials(env)
+    values["secret_values"] = _secret_values(env)
     values.update({name: value for name, value in chosen.items() if value is not None})
     return Settings(**values)
 
@@ -177,5 +191,14 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 def _without_credentials(env: Mapping[str, str]) -> dict[str, str]:
     """The environment for commands that a model chose: names that usually hold a secret are left out."""
-    marks = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "PRIVATE_KEY", "CREDENTIAL", "ACCESS_KEY")
-    return {name: value for name, value in env.items() if not any(mark in name.upper() for mark in marks)}
+    from m3_tools.secret import is_secret_variable
+
+    return {name: value for name, value in env.items() if not is_secret_variable(name)}
+
+
+def _secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of the others, as far as they can be told from ordinary words; the longest first."""
+    from m3_tools.secret import is_secret_value, is_secret_variable
+
+    found = {value for name, value in env.items() if is_secret_variable(name) and is_secret_value(value)}
+    return tuple(sorted(found, key=lambda value: (-len(value), value)))

@@ -85,6 +85,7 @@ async def open_workspace(
         environment=dict(settings.command_environment),
         sandbox=confinement.sandbox,
         unconfined=confinement.unconfined,
+        secrets=settings.secrets,
         around=journal.around,
     )
     if info.is_nano:
@@ -102,7 +103,8 @@ def _in_view(prefix: Prefix) -> str:
 
 def _prefix(settings: Settings, info: ModelInfo, repo: Path) -> Prefix:
     room = 0 if info.is_nano or info.context_tokens < ROOM_FOR_REPOSITORY else info.context_tokens // 2
-    return repository_prefix(repo, budget_tokens=min(room, settings.repository_tokens), outline=_outline)
+    budget = min(room, settings.repository_tokens)
+    return repository_prefix(repo, budget_tokens=budget, outline=_outline, secrets=settings.secrets)
 
 
 def _outline(path: str, text: str) -> str:

@@ -158,7 +158,8 @@ async def _sessions(chat: Chat, rest: str) -> None:
 async def _export(chat: Chat, rest: str) -> None:
     path = Path(rest or f"{chat.out.run_id}.md").expanduser()
     path = path if path.is_absolute() else chat.repo / path
-    text = to_markdown(SessionStore(chat.settings.sessions_dir).read(chat.out.run_id))
+    recording = SessionStore(chat.settings.sessions_dir).read(chat.out.run_id)
+    text = to_markdown(recording, chat.settings.secrets)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -105,7 +105,9 @@ async def _run(talk: Chat, out: Outputs, repo: Path, first: str) -> None:
     from m3agent.ui.screen import Screen
 
     inbox = talk.listen()
-    completer = ChatCompleter({name: c.help for name, c in COMMANDS.items()}, lambda: file_names(repo))
+    completer = ChatCompleter(
+        {name: c.help for name, c in COMMANDS.items()}, lambda: file_names(repo, talk.settings.secrets)
+    )
     screen = Screen(
         out.view.console,
         talk,

@@ -126,7 +126,7 @@ class Fix:
         with open_worktree(self.repo) as worktree:
             for note in worktree.notes:
                 self.sink(Notice(text=note))
-            confinement = open_confinement(self.settings, worktree.root, readable=(worktree.origin,), lasting_tmp=False)
+            confinement = open_confinement(self.settings, worktree.root, origin=worktree.origin, lasting_tmp=False)
             confinement.tell(self.sink)
             self.suite = Suite(
                 root=worktree.root,
@@ -136,6 +136,7 @@ class Fix:
                 environment=self.settings.command_environment,
                 sandbox=confinement.sandbox,
                 unconfined=confinement.unconfined,
+                secrets=self.settings.secrets,
                 first_limit_s=min(FIRST_LIMIT_S, self.settings.time_limit_s),
             )
             untested = await self._take_baseline(self.suite, worktree)
