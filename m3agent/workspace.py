@@ -63,6 +63,8 @@ async def open_workspace(
     from m3_tools.toolset import all_tools
 
     conversation = Conversation(outputs.sink, history)
+    for note in settings.notes:
+        outputs.sink(Notice(text=note, level="warning"))
     if history:
         conversation.close_open_calls("interrupted when the session ended; it was not run again")
     else:

@@ -77,7 +77,9 @@ async def _model(chat: Chat, rest: str) -> None:
         chat.notice(f"{info.name} answers; its window holds {info.context_tokens:,} tokens")
         return
     try:
-        settings = load_settings(model=rest, sandbox=chat.settings.sandbox, network=chat.settings.network)
+        settings = load_settings(
+            repo=chat.repo, model=rest, sandbox=chat.settings.sandbox, network=chat.settings.network
+        )
         model = await open_model(settings)
     except (M3Error, ModelError) as error:
         chat.notice(f"{error}; {chat.model.info.name} still answers", "error")

@@ -52,7 +52,7 @@ def command(
     Nothing is asked: a call that needs an approval is refused, and when the task ends there the exit code is 6.
     """
     settings = load_settings(
-        model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
+        repo=repo, model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
     )
     task = sys.stdin.read() if prompt == "-" else prompt
     if not task.strip():

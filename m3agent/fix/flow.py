@@ -124,6 +124,8 @@ class Fix:
     async def _phases(self) -> str:
         """From the work tree to the delivery; returns the summary of a proven repair, else raises Ended."""
         with open_worktree(self.repo) as worktree:
+            for note in self.settings.notes:
+                self.sink(Notice(text=note, level="warning"))
             for note in worktree.notes:
                 self.sink(Notice(text=note))
             confinement = open_confinement(self.settings, worktree.root, origin=worktree.origin, lasting_tmp=False)
