@@ -205,6 +205,7 @@ def test_commands_in_the_sandbox_find_it_empty(secret_context: ToolContext) -> N
     inside = dataclasses.replace(secret_context, sandbox=Sandbox(backend, policy))
     command = "cat .env plain.txt conf/prod.pem; cp .env copy; mv .env moved; ln .env hard; cat copy moved hard"
     assert "hunter2" not in run(ShellTool(), inside, command=command).text
+    assert run(ShellTool(), inside, command="cat plain.txt").text == "exit code 0\n(no output)"
     assert ".env, conf/prod.pem: a file of secrets" in run(ShellTool(), inside, command="cat .env conf/prod.pem").text
     assert (root / ".env").read_text() == "PASSWORD=hunter2\n"
     (root / "later.env").write_text("hunter2")

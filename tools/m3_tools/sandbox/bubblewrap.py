@@ -33,7 +33,7 @@ def command(argv: Sequence[str], policy: Policy) -> list[str]:
             case "proc":
                 line += ["--proc", target]
             case "null":
-                line += ["--ro-bind", "/dev/null", target]
+                line += ["--dev-bind", "/dev/null", target]  # an ordinary bind refuses to open a device
             case "empty" | "dev":
                 line += [_OPTIONS[kind], target]
             case "read" | "write":
