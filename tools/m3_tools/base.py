@@ -160,6 +160,10 @@ class Tool(Generic[A]):
     args_type: ClassVar[type[ToolArgs]]
     read_only: ClassVar[bool] = True
 
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON schema of the arguments, of type object."""
+        return self.args_type.model_json_schema()
+
     async def run(self, args: A, context: ToolContext) -> ToolResult:
         """Do the work. Raises ToolError for what the model can mend. Cancellation must leave nothing running."""
         raise NotImplementedError
@@ -183,9 +187,7 @@ class ToolSpec:
 
 def tool_spec(tool: Tool[Any]) -> ToolSpec:
     """The tool's name, description and JSON schema, without the titles that pydantic adds (they only cost tokens)."""
-    return ToolSpec(
-        name=tool.name, description=tool.description, parameters=_without_titles(tool.args_type.model_json_schema())
-    )
+    return ToolSpec(name=tool.name, description=tool.description, parameters=_without_titles(tool.parameters()))
 
 
 def _without_titles(schema: Any) -> Any:
