@@ -6,10 +6,11 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from m3_tools.base import Tool, ToolContext
 from m3agent.confinement import open_confinement
+from m3agent.errors import M3Error
 from m3agent.events import Notice
 from m3agent.llm.protocol import ModelInfo, Options
 from m3agent.messages import Message
@@ -19,6 +20,9 @@ from m3agent.repository.prefix import Prefix, repository_prefix
 from m3agent.settings import Settings
 from m3agent.surroundings import surroundings
 from m3agent.undo.journal import UndoJournal
+
+if TYPE_CHECKING:
+    from m3_tools.mcp.tools import OpenServers
 
 ROOM_FOR_REPOSITORY = 32_000
 """A window smaller than this holds no repository beside the work."""
@@ -36,7 +40,13 @@ class Workspace:
     tools: tuple[Tool[Any], ...]
     context: ToolContext
     journal: UndoJournal
+    servers: OpenServers | None = None
     is_nano: bool = False
+
+    async def close(self) -> None:
+        """Stop the servers that give tools."""
+        if self.servers is not None:
+            await self.servers.close()
 
     def options(self, settings: Settings, seed: int | None = None) -> Options:
         """How the model answers. The embedded one is read greedily and briefly: it only rambles otherwise."""
@@ -94,7 +104,32 @@ async def open_workspace(
         tools = tuple(tool for tool in all_tools() if tool.name in NANO_TOOLS)
     else:
         tools = all_tools(run_tests=RunTests(compare_runs=True))
-    return Workspace(conversation=conversation, tools=tools, context=context, journal=journal, is_nano=info.is_nano)
+    servers = None if info.is_nano or not settings.servers else await _open_servers(settings, context, tools)
+    for note in servers.notes if servers else ():
+        outputs.sink(Notice(text=note, level="warning"))
+    return Workspace(
+        conversation=conversation,
+        tools=(*tools, *(servers.tools if servers else ())),
+        context=context,
+        journal=journal,
+        servers=servers,
+        is_nano=info.is_nano,
+    )
+
+
+async def _open_servers(settings: Settings, context: ToolContext, tools: Sequence[Tool[Any]]) -> OpenServers:
+    try:
+        from m3_tools.mcp.tools import open_servers
+    except ImportError as error:
+        raise M3Error(f"MCP servers need the SDK ({error}): pip install 'm3-agent[mcp]'") from error
+    return await open_servers(
+        settings.servers,
+        root=context.root,
+        environment=context.environment,
+        sandbox=context.sandbox,
+        unconfined=context.unconfined,
+        taken=[tool.name for tool in tools],
+    )
 
 
 def _in_view(prefix: Prefix) -> str:

@@ -80,6 +80,8 @@ async def _chat(
                 code, outcome = interrupt_exit(error), "interrupted"
                 raise
             finally:
+                if talk is not None:
+                    await talk.work.close()
                 out.sink(
                     RunEnded(
                         exit_code=code,

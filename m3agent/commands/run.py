@@ -125,6 +125,9 @@ async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int 
                 raise
             except ModelError as error:
                 return end(model_exit(error), "the model is unavailable", str(error))
+            finally:
+                if work is not None:
+                    await work.close()
             summary = result.text if not result.detail else f"{result.text.rstrip()}\n\n{result.detail}".lstrip()
             return end(result.exit_code, result.outcome.replace("_", " "), summary)
     finally:
