@@ -57,6 +57,7 @@ async def run_agent(
         environment=dict(suite.environment),
         sandbox=suite.sandbox,
         unconfined=suite.unconfined,
+        disposable=True,
         secrets=suite.secrets,
     )
     conversation = Conversation(sink)

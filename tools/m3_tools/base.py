@@ -143,6 +143,8 @@ class ToolContext:
     """The boundary that commands run in; None runs them with all rights of the person."""
     unconfined: str = ""
     """Why there is no boundary, where the person did not choose to do without; the caller judges by it."""
+    disposable: bool = False
+    """Whether the work tree is a copy that is thrown away; the caller judges by it."""
     secrets: Secrets = Secrets()
     """What no tool shows: files that it guards are refused, texts that it knows are redacted."""
     around: Callable[[str, Mapping[str, Any]], AbstractAsyncContextManager[None]] | None = None
