@@ -60,19 +60,21 @@ def decide(
     root: Path = Path("."),
     rules: Sequence[Rule] = (),
     unconfined: str = "",
+    disposable: bool = False,
 ) -> Decision:
     """Whether a call may run in this mode. Without `arguments`: whether the tool may, for some call.
 
     plan reads only; ask lets a person see every change first; edit lets files inside the work tree change and the
     project's own tests run, and asks before commands; auto asks nothing. A person's `rules` go before the mode, but
     widen plan never. What could destroy work for good, and what cannot be understood, is asked for in every mode.
-    `unconfined` says why commands would run outside of a sandbox: then each of them is asked for.
+    `unconfined` says why commands would run outside of a sandbox: then each of them is asked for. In a `disposable`
+    work tree, a copy of m3's own, nothing of a person's is lost when git discards changes.
     """
     by_mode = _by_mode(mode, tool)
     if mode == "plan" and by_mode.verdict == "refuse":
         return by_mode
     if tool.name == "shell":
-        return _command_decision(by_mode, arguments, root, rules, unconfined, mode)
+        return _command_decision(by_mode, arguments, root, rules, unconfined, mode, disposable)
     if arguments is None:
         return by_mode
     return _with_effect(by_mode, judge_path(rules, tool.name, arguments, root))
@@ -97,6 +99,7 @@ def _command_decision(
     rules: Sequence[Rule],
     unconfined: str,
     mode: Mode,
+    disposable: bool,
 ) -> Decision:
     if unconfined:
         by_mode = Decision(verdict="ask", rule=unconfined.rstrip("."))
@@ -111,7 +114,7 @@ def _command_decision(
     found = judge_command(rules, line)
     if found and found[0] == "deny":
         return _with_effect(by_mode, found)
-    if reason := danger(line):
+    if reason := danger(line, disposable=disposable):
         return Decision(verdict="ask", rule=reason)
     if line.problem:
         return Decision(verdict="ask", rule=f"the command is not understood: {line.problem}")

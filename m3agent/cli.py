@@ -22,6 +22,7 @@ COMMANDS = {
     "models": "List, fetch, verify and show models.",
     "cache": "List and clear the prompts that local models keep on disk.",
     "sessions": "List, show, export and remove past sessions.",
+    "trust": "See what a repository sets for m3, and let it have an effect.",
     "undo": "Take back what m3 did to your files.",
     "replay": "Show a past session again, as it looked.",
     "serve": "Offer a local model over the OpenAI-compatible API.",

@@ -7,7 +7,6 @@ import functools
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from m3_tools.runners import RECORDER_FOLDER
@@ -31,9 +30,9 @@ class Confinement:
 
 
 def open_confinement(
-    settings: Settings, root: Path, *, readable: Sequence[Path] = (), lasting_tmp: bool = True
+    settings: Settings, root: Path, *, origin: Path | None = None, lasting_tmp: bool = True
 ) -> Confinement:
-    """The boundary for commands in `root`. `readable` names folders that commands need, wherever they lie.
+    """The boundary for commands in `root`. They may also read `origin`, the folder that `root` is a copy of.
 
     With `lasting_tmp` a command finds at /tmp what the one before left; otherwise each starts with an empty one.
     """
@@ -53,13 +52,18 @@ def open_confinement(
             *(Path(folder) for folder in search_path if os.path.isabs(folder)),
             RECORDER_FOLDER,
             settings.state_dir / "output",
-            *readable,
+            *((origin,) if origin else ()),
         ),
         hidden=(settings.state_dir / "config.toml",),
         scratch=Path(_scratch(root).name) if lasting_tmp else None,
         network=settings.network,
+        secrets=settings.secrets,
     )
-    policy = dataclasses.replace(policy, environment=(*policy.environment, *settings.environment))
+    policy = dataclasses.replace(
+        policy,
+        environment=(*policy.environment, *settings.environment),
+        guarded=(*policy.guarded, *((origin,) if origin else ())),
+    )
     return Confinement(sandbox=Sandbox(found.backend, policy))
 
 

@@ -290,6 +290,7 @@ class _Loop:
             root=self.context.root,
             rules=self.rules,
             unconfined=self.context.unconfined,
+            disposable=self.context.disposable,
         )
         rule = decision.rule
         if decision.verdict == "allow":

@@ -46,7 +46,7 @@ def open_outputs(
     `result` is False for a chat: it has no one result, and without a terminal its answers are what stdout carries.
     Errors: M3Error when the session cannot be saved or resumed.
     """
-    store = SessionStore(settings.sessions_dir)
+    store = SessionStore(settings.sessions_dir, settings.secrets)
     with store.append(resume) if resume else store.create() as session:
         stream = sys.stderr if result or sys.stderr.isatty() else sys.stdout
         view = open_view(stream, show_summary=not result)

@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING, Any
 from m3agent.errors import M3Error
 
 if TYPE_CHECKING:
+    from m3_tools.mcp.server import McpServer
+    from m3_tools.secret import Secrets
     from m3agent.permissions.rules import Rule
 
 NUMBER_KEYS = ("max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens", "disk_cache_gb")
 FILE_KEYS = ("model", "api_key", "keys", *NUMBER_KEYS)
-LIST_KEYS = ("allow", "ask", "deny", "environment")
+TABLE_KEYS = ("mcp",)
+"""Tables in the config file, for instance [mcp.github]."""
+LIST_KEYS = ("allow", "ask", "deny", "environment", "not_secret")
 """Lists in the config file, for instance allow = ["shell: git status", "edit: docs/**"]."""
 
 
@@ -65,6 +69,14 @@ class Settings:
     """Calls that a person is asked for in every mode."""
     deny: tuple[str, ...] = ()
     """Calls that are refused in every mode."""
+    not_secret: tuple[str, ...] = ()
+    """Files that are named like a secret and are none, as patterns of a .gitignore."""
+    secret_values: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    """Texts that no tool result and no session file shows: the credentials in the environment."""
+    servers: tuple[McpServer, ...] = ()
+    """MCP servers whose tools the model gets: the person's own, then those of a trusted repository."""
+    notes: tuple[str, ...] = ()
+    """What the person should hear about these settings."""
     command_environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     """The environment that tools give to the commands they start: ours, without credentials."""
 
@@ -91,6 +103,15 @@ class Settings:
         return parse_rules({"allow": self.allow, "ask": self.ask, "deny": self.deny})
 
     @property
+    def secrets(self) -> Secrets:
+        """What is kept from the model and from saved sessions."""
+        from m3_tools.secret import Secrets, is_secret_value
+
+        of_servers = (value for server in self.servers for value in (*server.headers.values(), *server.env.values()))
+        own = tuple(value for value in (self.api_key, self.forge_token, *of_servers) if is_secret_value(value))
+        return Secrets(allowed=self.not_secret, values=(*self.secret_values, *own))
+
+    @property
     def prefixes_dir(self) -> Path | None:
         return self.cache_dir / "prefixes" if self.cache_dir else None
 
@@ -105,13 +126,18 @@ class Settings:
         return self.state_dir / "sessions"
 
 
-def load_settings(*, environ: Mapping[str, str] | None = None, **chosen: Any) -> Settings:
+def load_settings(*, environ: Mapping[str, str] | None = None, repo: Path | None = None, **chosen: Any) -> Settings:
     """The settings of this run. `chosen` are options of the command line; None means not given.
 
+    What the repository `repo` brings counts if the person trusts it: its model goes before that of the person's file.
     Errors: M3Error for a config file that cannot be read, an unknown key, or a value out of range.
     """
     env = os.environ if environ is None else environ
     values: dict[str, Any] = _from_file(_config_path(env))
+    values["servers"] = values.pop("mcp", ())
+    values["command_environment"] = _without_credentials(env)
+    if repo is not None:
+        _add_trusted(values, repo, _state_dir(env))
     if model := env.get("M3_MODEL"):
         values["model"] = model
     if key := env.get("M3_API_KEY") or env.get("OPENAI_API_KEY"):
@@ -122,7 +148,7 @@ def load_settings(*, environ: Mapping[str, str] | None = None, **chosen: Any) ->
         values["forge_url"] = url.rstrip("/")
     values["state_dir"] = _state_dir(env)
     values["cache_dir"] = _cache_dir(env)
-    values["command_environment"] = _without_credentials(env)
+    values["secret_values"] = _secret_values(env)
     values.update({name: value for name, value in chosen.items() if value is not None})
     return Settings(**values)
 
@@ -165,17 +191,62 @@ def _from_file(path: Path) -> dict[str, Any]:
                 raise M3Error(f"{path}: {name} must be a list of texts in quotes")
             values[name] = tuple(value)
             continue
+        if name == "mcp":
+            values[name] = _servers(path, value)
+            continue
         if name not in FILE_KEYS:
-            raise M3Error(
-                f"{path}: there is no setting {name!r}; the settings are {', '.join((*FILE_KEYS, *LIST_KEYS))}"
-            )
+            known = ", ".join((*FILE_KEYS, *LIST_KEYS, *TABLE_KEYS))
+            raise M3Error(f"{path}: there is no setting {name!r}; the settings are {known}")
         expected = (int, float) if name in NUMBER_KEYS else str
         if not isinstance(value, expected) or isinstance(value, bool):
             raise M3Error(f"{path}: {name} must be {'text in quotes' if expected is str else 'a number'}")
     return values
 
 
+def _servers(path: Path, tables: Any) -> tuple[McpServer, ...]:
+    from m3_tools.mcp.server import parse_servers
+
+    try:
+        if not isinstance(tables, dict):
+            raise ValueError("mcp must be tables, for instance [mcp.github]")
+        return parse_servers(tables, by_person=True)
+    except ValueError as error:
+        raise M3Error(f"{path}: {error}") from error
+
+
+def _add_trusted(values: dict[str, Any], repo: Path, state_dir: Path) -> None:
+    """Add what the repository brings, if it is trusted; a note says why something has no effect."""
+    from m3agent.repository.config import parse_config, read_brought
+    from m3agent.trust import TrustStore
+
+    try:
+        brought = read_brought(repo)
+        if brought is None:
+            return
+        if TrustStore(state_dir).state(repo, brought.digest) != "trusted":
+            raise M3Error(f"{repo} brings settings that you do not trust; they have no effect (see m3 trust)")
+        config = parse_config(brought.text)
+    except M3Error as error:
+        values["notes"] = (str(error),)
+        return
+    if config.model:
+        values["model"] = config.model
+    values["command_environment"] = {**values["command_environment"], **config.env}
+    values["environment"] = (*values.get("environment", ()), *config.env)
+    own = {server.name for server in values["servers"]}
+    values["servers"] += tuple(server for server in config.servers if server.name not in own)
+
+
 def _without_credentials(env: Mapping[str, str]) -> dict[str, str]:
     """The environment for commands that a model chose: names that usually hold a secret are left out."""
-    marks = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "PRIVATE_KEY", "CREDENTIAL", "ACCESS_KEY")
-    return {name: value for name, value in env.items() if not any(mark in name.upper() for mark in marks)}
+    from m3_tools.secret import is_secret_variable
+
+    return {name: value for name, value in env.items() if not is_secret_variable(name)}
+
+
+def _secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of the others, as far as they can be told from ordinary words; the longest first."""
+    from m3_tools.secret import is_secret_value, is_secret_variable
+
+    found = {value for name, value in env.items() if is_secret_variable(name) and is_secret_value(value)}
+    return tuple(sorted(found, key=lambda value: (-len(value), value)))

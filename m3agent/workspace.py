@@ -6,10 +6,11 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from m3_tools.base import Tool, ToolContext
 from m3agent.confinement import open_confinement
+from m3agent.errors import M3Error
 from m3agent.events import Notice
 from m3agent.llm.protocol import ModelInfo, Options
 from m3agent.messages import Message
@@ -19,6 +20,9 @@ from m3agent.repository.prefix import Prefix, repository_prefix
 from m3agent.settings import Settings
 from m3agent.surroundings import surroundings
 from m3agent.undo.journal import UndoJournal
+
+if TYPE_CHECKING:
+    from m3_tools.mcp.tools import OpenServers
 
 ROOM_FOR_REPOSITORY = 32_000
 """A window smaller than this holds no repository beside the work."""
@@ -36,7 +40,13 @@ class Workspace:
     tools: tuple[Tool[Any], ...]
     context: ToolContext
     journal: UndoJournal
+    servers: OpenServers | None = None
     is_nano: bool = False
+
+    async def close(self) -> None:
+        """Stop the servers that give tools."""
+        if self.servers is not None:
+            await self.servers.close()
 
     def options(self, settings: Settings, seed: int | None = None) -> Options:
         """How the model answers. The embedded one is read greedily and briefly: it only rambles otherwise."""
@@ -63,6 +73,8 @@ async def open_workspace(
     from m3_tools.toolset import all_tools
 
     conversation = Conversation(outputs.sink, history)
+    for note in settings.notes:
+        outputs.sink(Notice(text=note, level="warning"))
     if history:
         conversation.close_open_calls("interrupted when the session ended; it was not run again")
     else:
@@ -85,13 +97,39 @@ async def open_workspace(
         environment=dict(settings.command_environment),
         sandbox=confinement.sandbox,
         unconfined=confinement.unconfined,
+        secrets=settings.secrets,
         around=journal.around,
     )
     if info.is_nano:
         tools = tuple(tool for tool in all_tools() if tool.name in NANO_TOOLS)
     else:
         tools = all_tools(run_tests=RunTests(compare_runs=True))
-    return Workspace(conversation=conversation, tools=tools, context=context, journal=journal, is_nano=info.is_nano)
+    servers = None if info.is_nano or not settings.servers else await _open_servers(settings, context, tools)
+    for note in servers.notes if servers else ():
+        outputs.sink(Notice(text=note, level="warning"))
+    return Workspace(
+        conversation=conversation,
+        tools=(*tools, *(servers.tools if servers else ())),
+        context=context,
+        journal=journal,
+        servers=servers,
+        is_nano=info.is_nano,
+    )
+
+
+async def _open_servers(settings: Settings, context: ToolContext, tools: Sequence[Tool[Any]]) -> OpenServers:
+    try:
+        from m3_tools.mcp.tools import open_servers
+    except ImportError as error:
+        raise M3Error(f"MCP servers need the SDK ({error}): pip install 'm3-agent[mcp]'") from error
+    return await open_servers(
+        settings.servers,
+        root=context.root,
+        environment=context.environment,
+        sandbox=context.sandbox,
+        unconfined=context.unconfined,
+        taken=[tool.name for tool in tools],
+    )
 
 
 def _in_view(prefix: Prefix) -> str:
@@ -102,7 +140,8 @@ def _in_view(prefix: Prefix) -> str:
 
 def _prefix(settings: Settings, info: ModelInfo, repo: Path) -> Prefix:
     room = 0 if info.is_nano or info.context_tokens < ROOM_FOR_REPOSITORY else info.context_tokens // 2
-    return repository_prefix(repo, budget_tokens=min(room, settings.repository_tokens), outline=_outline)
+    budget = min(room, settings.repository_tokens)
+    return repository_prefix(repo, budget_tokens=budget, outline=_outline, secrets=settings.secrets)
 
 
 def _outline(path: str, text: str) -> str:

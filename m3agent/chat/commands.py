@@ -77,7 +77,9 @@ async def _model(chat: Chat, rest: str) -> None:
         chat.notice(f"{info.name} answers; its window holds {info.context_tokens:,} tokens")
         return
     try:
-        settings = load_settings(model=rest, sandbox=chat.settings.sandbox, network=chat.settings.network)
+        settings = load_settings(
+            repo=chat.repo, model=rest, sandbox=chat.settings.sandbox, network=chat.settings.network
+        )
         model = await open_model(settings)
     except (M3Error, ModelError) as error:
         chat.notice(f"{error}; {chat.model.info.name} still answers", "error")
@@ -158,7 +160,8 @@ async def _sessions(chat: Chat, rest: str) -> None:
 async def _export(chat: Chat, rest: str) -> None:
     path = Path(rest or f"{chat.out.run_id}.md").expanduser()
     path = path if path.is_absolute() else chat.repo / path
-    text = to_markdown(SessionStore(chat.settings.sessions_dir).read(chat.out.run_id))
+    recording = SessionStore(chat.settings.sessions_dir).read(chat.out.run_id)
+    text = to_markdown(recording, chat.settings.secrets)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

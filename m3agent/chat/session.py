@@ -80,6 +80,8 @@ async def _chat(
                 code, outcome = interrupt_exit(error), "interrupted"
                 raise
             finally:
+                if talk is not None:
+                    await talk.work.close()
                 out.sink(
                     RunEnded(
                         exit_code=code,
@@ -105,7 +107,9 @@ async def _run(talk: Chat, out: Outputs, repo: Path, first: str) -> None:
     from m3agent.ui.screen import Screen
 
     inbox = talk.listen()
-    completer = ChatCompleter({name: c.help for name, c in COMMANDS.items()}, lambda: file_names(repo))
+    completer = ChatCompleter(
+        {name: c.help for name, c in COMMANDS.items()}, lambda: file_names(repo, talk.settings.secrets)
+    )
     screen = Screen(
         out.view.console,
         talk,

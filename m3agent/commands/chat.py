@@ -8,6 +8,7 @@ import click
 
 from m3agent.approval import Mode
 from m3agent.commands.options import mode_option, model_option, repo_option, sandbox_options, seed_option
+from m3agent.commands.trust import offer
 from m3agent.settings import load_settings
 from m3agent.signals import run_command
 
@@ -42,5 +43,6 @@ def command(
     """
     from m3agent.chat.session import chat
 
-    settings = load_settings(model=model, sandbox=sandbox, network=network)
+    offer(repo)
+    settings = load_settings(repo=repo, model=model, sandbox=sandbox, network=network)
     return run_command(lambda: chat(settings, repo, mode=mode, first=prompt, resume=resume, seed=seed))

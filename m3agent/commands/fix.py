@@ -78,7 +78,7 @@ def command(
     from m3agent.llm.factory import check_model_name
 
     settings = load_settings(
-        model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
+        repo=repo, model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
     )
     check_model_name(settings.model)
     chosen = {

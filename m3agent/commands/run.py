@@ -52,7 +52,7 @@ def command(
     Nothing is asked: a call that needs an approval is refused, and when the task ends there the exit code is 6.
     """
     settings = load_settings(
-        model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
+        repo=repo, model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
     )
     task = sys.stdin.read() if prompt == "-" else prompt
     if not task.strip():
@@ -125,6 +125,9 @@ async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int 
                 raise
             except ModelError as error:
                 return end(model_exit(error), "the model is unavailable", str(error))
+            finally:
+                if work is not None:
+                    await work.close()
             summary = result.text if not result.detail else f"{result.text.rstrip()}\n\n{result.detail}".lstrip()
             return end(result.exit_code, result.outcome.replace("_", " "), summary)
     finally:

@@ -60,12 +60,13 @@ def export(session_id: str, form: str) -> int:
     from m3agent.session.export import to_markdown
     from m3agent.session.store import SessionStore
 
-    recording = SessionStore(load_settings().sessions_dir).read(session_id)
+    settings = load_settings()
+    recording = SessionStore(settings.sessions_dir).read(session_id)
     if form == "markdown":
-        print(to_markdown(recording), end="")
+        print(to_markdown(recording, settings.secrets), end="")
     else:
         for event in recording.events:
-            print(json.dumps(event_to_json(event), separators=(",", ":")))
+            print(json.dumps(settings.secrets.redact_json(event_to_json(event)), separators=(",", ":")))
     return 0
 
 

@@ -68,6 +68,8 @@ async def run_agent(
         environment=dict(suite.environment),
         sandbox=suite.sandbox,
         unconfined=suite.unconfined,
+        disposable=True,
+        secrets=suite.secrets,
     )
     conversation = Conversation(sink)
     where = surroundings(worktree.root, environment=suite.environment, test_command=suite.shown_command)

@@ -124,9 +124,11 @@ class Fix:
     async def _phases(self) -> str:
         """From the work tree to the delivery; returns the summary of a proven repair, else raises Ended."""
         with open_worktree(self.repo) as worktree:
+            for note in self.settings.notes:
+                self.sink(Notice(text=note, level="warning"))
             for note in worktree.notes:
                 self.sink(Notice(text=note))
-            confinement = open_confinement(self.settings, worktree.root, readable=(worktree.origin,), lasting_tmp=False)
+            confinement = open_confinement(self.settings, worktree.root, origin=worktree.origin, lasting_tmp=False)
             confinement.tell(self.sink)
             self.suite = Suite(
                 root=worktree.root,
@@ -136,6 +138,7 @@ class Fix:
                 environment=self.settings.command_environment,
                 sandbox=confinement.sandbox,
                 unconfined=confinement.unconfined,
+                secrets=self.settings.secrets,
                 first_limit_s=min(FIRST_LIMIT_S, self.settings.time_limit_s),
             )
             lacking = await self._take_baseline(self.suite, worktree)

@@ -10,6 +10,7 @@ from typing import Any
 from m3_tools.report import TestReport
 from m3_tools.run_tests import RunTests, find_python, run_tests
 from m3_tools.sandbox import Sandbox
+from m3_tools.secret import Secrets
 
 FIRST_LIMIT_S = 600.0
 """The limit of the first run, whose duration is not known yet."""
@@ -30,6 +31,8 @@ class Suite:
     sandbox: Sandbox | None = None
     unconfined: str = ""
     """Why there is no sandbox, where the person did not choose to do without."""
+    secrets: Secrets = Secrets()
+    """What the model is not shown."""
     first_limit_s: float = FIRST_LIMIT_S
     runs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 

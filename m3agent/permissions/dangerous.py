@@ -12,12 +12,20 @@ from m3agent.permissions.wrappers import git_words
 
 _HERE = frozenset({".", "./", "*", "./*", "..", "../", "../*", ".*", "./.*"})
 
+_MOVES = frozenset({"cd", "pushd", "popd"})
+_DISCARDS = frozenset({"reset", "clean", "checkout", "switch", "restore", "stash", "checkout-index"})
+"""Subcommands of git that touch nothing beyond the work tree, its index and its stash."""
 
-def danger(line: CommandLine) -> str:
-    """What the line could destroy, in words; empty if nothing that is known here."""
+
+def danger(line: CommandLine, *, disposable: bool = False) -> str:
+    """What the line could destroy, in words; empty if nothing that is known here.
+
+    In a `disposable` work tree, a copy that is thrown away, git may discard changes, as long as it stays there.
+    """
     lost = any(_leads_anywhere(command) for command in line.commands)
+    stays = disposable and not line.unclear and not any(command.name in _MOVES for command in line.commands)
     for command in line.commands:
-        if command.name == "git" and (reason := _git(command)):
+        if command.name == "git" and (reason := _git(command)) and not (stays and _discards_here(command)):
             return reason
         if reason := _delete(command, lost=lost):
             return reason
@@ -31,6 +39,11 @@ def _git(command: Command) -> str:
     name = words[0].text
     options = [word.text for word in words[1:]]
     return f"git {name} can destroy work" if any(_destroys(name, options)) else ""
+
+
+def _discards_here(command: Command) -> bool:
+    """Whether git would at most discard changes of the work tree that the command runs in."""
+    return len(command.words) > 1 and command.words[1].fixed and command.words[1].text in _DISCARDS
 
 
 def _destroys(name: str, options: list[str]) -> Iterator[bool]:

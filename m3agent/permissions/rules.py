@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,8 @@ PATHS = ("path", "to")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rule:
     """`tool: pattern`. For shell the pattern is the first words of a command, for other tools a path as in a
-    .gitignore; without a pattern the rule speaks of every call. The tool `*` is every one.
+    .gitignore; without a pattern the rule speaks of every call. The tool may hold `*`: `github__*`, or `*` for every
+    one.
     """
 
     effect: Effect
@@ -35,7 +37,7 @@ class Rule:
         return f"{self.effect} {self.tool}{': ' + self.pattern if self.pattern else ''}"
 
     def fits(self, tool: str) -> bool:
-        return self.tool in (tool, "*")
+        return fnmatchcase(tool, self.tool)
 
     def fits_command(self, command: Command) -> bool:
         """Whether the command begins with the words of the pattern. A program given as text must be named with its

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
+from m3_tools.secret import Secrets
+
 MAX_FILE_BYTES = 256_000
 NEVER_COMMITTED = 1 << 62
 """Later than any commit: what was changed or added since then stands last."""
-SECRET_NAMES = (
-    ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "id_rsa*", "id_ed25519*", "id_ecdsa*",
-    ".netrc", ".npmrc", ".pypirc", ".git-credentials", "credentials", "credentials.*", "secrets.*", "*.tfstate",
-)  # fmt: skip
-"""File names that usually hold a secret, in any folder."""
 GENERATED_NAMES = (
     "*.lock",
     "package-lock.json",
@@ -29,8 +25,6 @@ GENERATED_NAMES = (
     "*.svg",
     "*.ipynb",
 )
-_PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----")
-_NOT_A_SECRET = (".env.example", ".env.sample", ".env.template")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,8 +44,8 @@ class SourceFiles:
     left_out: Counter[str]
 
 
-def source_files(root: Path) -> SourceFiles:
-    """Read the source files below `root`.
+def source_files(root: Path, secrets: Secrets = Secrets()) -> SourceFiles:
+    """Read the source files below `root`; those that `secrets` guards are left out, the texts are redacted.
 
     The order is stable: by the time of the last commit that touched a file, then by path; files that were changed or
     added since come last, because they are the ones that change again. Without git everything counts as changed.
@@ -61,26 +55,27 @@ def source_files(root: Path) -> SourceFiles:
     found: list[SourceFile] = []
     left_out: Counter[str] = Counter()
     for path in sorted(set(_walk(root) if paths is None else paths)):
-        text, reason = read_source(root / path)
+        text, reason = (None, "secret") if secrets.guards(path) else read_source(root / path)
         if text is None:
             left_out[reason] += 1
         else:
-            found.append(SourceFile(path=path, text=text, changed=times.get(path, NEVER_COMMITTED)))
+            found.append(SourceFile(path=path, text=secrets.redact(text), changed=times.get(path, NEVER_COMMITTED)))
     found.sort(key=lambda file: (file.changed, file.path))
     return SourceFiles(files=tuple(found), left_out=left_out)
 
 
-def file_names(root: Path) -> list[str]:
-    """All files below `root` that git does not ignore, sorted; without git those that its .gitignore leaves."""
+def file_names(root: Path, secrets: Secrets = Secrets()) -> list[str]:
+    """All files below `root` that git does not ignore, sorted; without git those that its .gitignore leaves.
+
+    Those that `secrets` guards are left out.
+    """
     paths = git_files(root)
-    return sorted(set(_walk(root) if paths is None else paths))
+    return sorted({path for path in (_walk(root) if paths is None else paths) if not secrets.guards(path)})
 
 
 def read_source(path: Path) -> tuple[str | None, str]:
     """The text of a file, or None and why it is left out."""
     name = path.name.lower()
-    if any(fnmatch(name, pattern) for pattern in SECRET_NAMES) and name not in _NOT_A_SECRET:
-        return None, "secret"
     if any(fnmatch(name, pattern) for pattern in GENERATED_NAMES):
         return None, "generated"
     try:
@@ -91,8 +86,6 @@ def read_source(path: Path) -> tuple[str | None, str]:
         data = path.read_bytes()
     except OSError:
         return None, "unreadable"
-    if _PRIVATE_KEY.search(data):
-        return None, "secret"
     if b"\0" in data:
         return None, "binary"
     try:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+from m3_tools.secret import Secrets
 from m3agent.repository.files import SourceFile, source_files
 
 BYTES_PER_TOKEN = 3
@@ -30,14 +31,20 @@ class Prefix:
     """Estimated."""
 
 
-def repository_prefix(root: Path, *, budget_tokens: int, outline: Outliner | None = None) -> Prefix:
+def repository_prefix(
+    root: Path,
+    *,
+    budget_tokens: int,
+    outline: Outliner | None = None,
+    secrets: Secrets = Secrets(),
+) -> Prefix:
     """Describe the repository at `root` in at most about `budget_tokens` tokens.
 
     Files that change least stand first, so that an edit leaves the beginning of the prompt, and with it the model's
     cache, as it was. When not all fit, the smaller ones stay whole, the others are outlined, and what fits neither way
     is named. AGENTS.md stands last, for the same reason.
     """
-    found = source_files(root)
+    found = source_files(root, secrets)
     if budget_tokens <= 0:
         return Prefix(text="", whole=0, outlined=0, named=0, tokens=0)
     budget = budget_tokens * BYTES_PER_TOKEN

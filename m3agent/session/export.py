@@ -6,13 +6,14 @@ import json
 import re
 
 from m3_tools.base import DiffBlock
+from m3_tools.secret import Secrets
 from m3agent.events import MessageAdded, RunEnded, RunStarted, ToolEnded
 from m3agent.session.store import Recording
 from m3agent.ui.clean import clean, one_line
 
 
-def to_markdown(recording: Recording) -> str:
-    """The conversation, the calls with their results and diffs, and how it ended."""
+def to_markdown(recording: Recording, secrets: Secrets = Secrets()) -> str:
+    """The conversation, the calls with their results and diffs, and how it ended; `secrets` are redacted."""
     parts: list[str] = []
     for event in recording.events:
         match event:
@@ -38,7 +39,7 @@ def to_markdown(recording: Recording) -> str:
                     parts.append(clean(event.summary).strip())
     if recording.torn:
         parts.append("_The last line of the recording was cut off and is not shown._")
-    return "\n\n".join(parts) + "\n"
+    return secrets.redact("\n\n".join(parts)) + "\n"
 
 
 def fenced(text: str, language: str = "") -> str:

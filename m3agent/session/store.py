@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from m3_tools.secret import Secrets
 from m3agent.errors import M3Error
 from m3agent.events import Event, RunEnded, RunStarted, event_from_json, event_to_json
 
@@ -24,10 +25,13 @@ def new_run_id() -> str:
 
 
 class Session:
-    """An open session file. It is a sink: `session(event)` returns when the line is with the operating system."""
+    """An open session file. It is a sink: `session(event)` returns when the line is with the operating system.
 
-    def __init__(self, path: Path):
-        self.path = path
+    What `secrets` knows is redacted in it.
+    """
+
+    def __init__(self, path: Path, secrets: Secrets):
+        self.path, self._secrets = path, secrets
         self._file = open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
 
     @property
@@ -35,7 +39,8 @@ class Session:
         return self.path.stem
 
     def __call__(self, event: Event) -> None:
-        self._file.write(json.dumps(event_to_json(event), separators=(",", ":")).encode() + b"\n")
+        value = self._secrets.redact_json(event_to_json(event))
+        self._file.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
 
     def __enter__(self) -> Session:
         return self
@@ -69,17 +74,17 @@ class Summary:
 
 
 class SessionStore:
-    """The session files in one folder."""
+    """The session files in one folder; `secrets` are redacted in those that it writes."""
 
-    def __init__(self, folder: Path):
-        self._folder = folder
+    def __init__(self, folder: Path, secrets: Secrets = Secrets()):
+        self._folder, self._secrets = folder, secrets
 
     def create(self, run_id: str | None = None) -> Session:
         """A new, empty session. Errors: M3Error when the folder cannot be written."""
         path = self._path(run_id or new_run_id())
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return Session(path)
+            return Session(path, self._secrets)
         except OSError as error:
             raise M3Error(f"sessions cannot be saved in {self._folder}: {error.strerror}. Set M3_HOME.") from error
 
@@ -90,7 +95,7 @@ class SessionStore:
         keep = whole.rfind(b"\n") + 1
         if keep < len(whole):
             os.truncate(path, keep)
-        return Session(path)
+        return Session(path, self._secrets)
 
     def read(self, run_id: str) -> Recording:
         """Every whole event of a session.

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from m3_tools.arguments import BadArguments, named_arguments, parse_arguments
 from m3_tools.sandbox import Sandbox
+from m3_tools.secret import RedactedStream, Secrets
 
 
 class ToolError(Exception):
@@ -142,6 +143,10 @@ class ToolContext:
     """The boundary that commands run in; None runs them with all rights of the person."""
     unconfined: str = ""
     """Why there is no boundary, where the person did not choose to do without; the caller judges by it."""
+    disposable: bool = False
+    """Whether the work tree is a copy that is thrown away; the caller judges by it."""
+    secrets: Secrets = Secrets()
+    """What no tool shows: files that it guards are refused, texts that it knows are redacted."""
     around: Callable[[str, Mapping[str, Any]], AbstractAsyncContextManager[None]] | None = None
     """Entered around each call of a tool that may change files, with its name and arguments."""
 
@@ -156,6 +161,10 @@ class Tool(Generic[A]):
     description: ClassVar[str]
     args_type: ClassVar[type[ToolArgs]]
     read_only: ClassVar[bool] = True
+
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON schema of the arguments, of type object."""
+        return self.args_type.model_json_schema()
 
     async def run(self, args: A, context: ToolContext) -> ToolResult:
         """Do the work. Raises ToolError for what the model can mend. Cancellation must leave nothing running."""
@@ -180,9 +189,7 @@ class ToolSpec:
 
 def tool_spec(tool: Tool[Any]) -> ToolSpec:
     """The tool's name, description and JSON schema, without the titles that pydantic adds (they only cost tokens)."""
-    return ToolSpec(
-        name=tool.name, description=tool.description, parameters=_without_titles(tool.args_type.model_json_schema())
-    )
+    return ToolSpec(name=tool.name, description=tool.description, parameters=_without_titles(tool.parameters()))
 
 
 def _without_titles(schema: Any) -> Any:
@@ -199,7 +206,26 @@ def _without_titles(schema: Any) -> Any:
 
 
 async def call_tool(tool: Tool[Any], arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-    """Check the arguments and run the tool; every failure becomes a result whose text says what to do."""
+    """Check the arguments and run the tool; every failure becomes a result whose text says what to do.
+
+    Secrets in the result and in the live output are redacted.
+    """
+    if context.on_output is None:
+        return _redacted(await _run(tool, arguments, context), context.secrets)
+    stream = RedactedStream(context.on_output, context.secrets.redact)
+    try:
+        result = await _run(tool, arguments, dataclasses.replace(context, on_output=stream.add))
+    finally:
+        stream.close()
+    return _redacted(result, context.secrets)
+
+
+def _redacted(result: ToolResult, secrets: Secrets) -> ToolResult:
+    blocks = tuple(block_from_json(secrets.redact_json(dataclasses.asdict(block))) for block in result.display)
+    return dataclasses.replace(result, text=secrets.redact(result.text), display=blocks)
+
+
+async def _run(tool: Tool[Any], arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
     try:
         args = parse_arguments(arguments, tool.args_type)
     except BadArguments as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from m3_tools.atomic import write_atomic
 from m3_tools.base import DiffBlock, ToolContext, ToolError, ToolResult
 from m3_tools.files import remember
+from m3_tools.secret import MARK
 from m3_tools.syntax import describe_errors, new_syntax_errors
 from m3_tools.text import Text, is_binary, shown
 
@@ -21,6 +22,8 @@ def apply_change(
     """
     if before == after:
         raise ToolError(f"Nothing was changed: {name} already reads like that.")
+    if (mark := MARK.encode()) in after and mark not in (before or b""):
+        raise ToolError(f"Not changed: the text holds {MARK}…], which stands for a secret. Edit the lines around it.")
     write_atomic(path, after)
     remember(context, path, after)
     errors = new_syntax_errors(name, before or b"", after)

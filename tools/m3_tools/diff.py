@@ -58,6 +58,7 @@ class DiffTool(Tool[DiffArgs]):
             if not os.path.lexists(path):
                 raise MissingPath(where, f"{where} does not exist, neither now nor in the last commit.")
             return ToolResult(text=f"No change in {where} since the last commit.")
+        files = [_hidden(file) if context.secrets.guards(file.name) else file for file in files]
         files.sort(key=lambda file: file.name)
         blocks = tuple(DiffBlock(path=file.name, diff=file.body) for file in files[:MAX_FILES])
         return ToolResult(text=_render(files, alone=len(files) == 1), display=blocks)
@@ -113,6 +114,10 @@ async def _untracked(context: ToolContext, where: str) -> list[_FileDiff]:
             body = f"({error})"
         found.append(_FileDiff(name=printable(name), what="new", body="\n".join(map(_row, body.split("\n")))))
     return found
+
+
+def _hidden(file: _FileDiff) -> _FileDiff:
+    return dataclasses.replace(file, body="(a file of secrets, not shown)")
 
 
 def _render(files: list[_FileDiff], *, alone: bool) -> str:

@@ -62,9 +62,14 @@ class GrepTool(Tool[GrepArgs]):
         result = await run_ripgrep(context, search.arguments(options), include_ignored=args.include_ignored)
         files, problems = _collect(result.head, context)
         files = {name: file for name, file in files.items() if search.wants(name)}
+        guarded = [name for name in files if context.secrets.guards(name)]
+        for name in guarded:
+            del files[name]
         if result.exit_code == 2 and not files:
             raise ToolError(_complaint(args.pattern, problems))
         text = _render(args, files, result.timed_out)
+        if guarded:
+            text += f"\n({_plural(len(guarded), 'file')} of secrets not searched)"
         if not files and not result.timed_out:
             text += await _elsewhere(args, context)
         return ToolResult(text=text, display=(TextBlock(text=text, title=f"grep {printable(args.pattern)}"),))
@@ -168,7 +173,8 @@ async def _count(args: GrepArgs, context: ToolContext) -> str:
     options = search.arguments(["--count", "--null", "--no-messages", "--with-filename"])
     result = await run_ripgrep(context, options, include_ignored=args.include_ignored, timeout_s=_SECOND_LOOK_S)
     rows = re.findall(rb"([^\0\n][^\0]*)\0(\d+)\n", result.head)
-    counts = [int(count) for path, count in rows if search.wants(_name_of(path, context))]
+    names = [(_name_of(path, context), int(count)) for path, count in rows]
+    counts = [count for name, count in names if search.wants(name) and not context.secrets.guards(name)]
     least = "at least " if result.timed_out else ""
     return f"{least}{_plural(sum(counts), 'line')} in {_plural(len(counts), 'file')}" if counts else ""
 

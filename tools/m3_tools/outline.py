@@ -10,7 +10,7 @@ from pydantic import Field
 
 from m3_tools.base import TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.files import read_bytes
-from m3_tools.paths import relative_name, resolve_inside
+from m3_tools.paths import relative_name, resolve_for_reading, shown_name
 from m3_tools.ripgrep import list_files
 from m3_tools.symbols import Definition, definitions, language_of
 from m3_tools.text import shown
@@ -33,8 +33,8 @@ class OutlineTool(Tool[OutlineArgs]):
     args_type: ClassVar[type[ToolArgs]] = OutlineArgs
 
     async def run(self, args: OutlineArgs, context: ToolContext) -> ToolResult:
-        path = resolve_inside(context.root, args.path)
-        name = relative_name(context.root, path)
+        path = resolve_for_reading(context, args.path)
+        name = shown_name(context, path)
         if not path.is_dir():
             data = read_bytes(path, name)
             if language_of(name) is None:
@@ -47,7 +47,8 @@ class OutlineTool(Tool[OutlineArgs]):
 
 
 async def _folder_outline(context: ToolContext, folder: Path) -> str:
-    files = [f for f in await list_files(context, folder) if language_of(f.name) is not None]
+    listed = [f for f in await list_files(context, folder) if language_of(f.name) is not None]
+    files = [f for f in listed if not context.secrets.guards(relative_name(context.root, f))]
     if not files:
         return f"{relative_name(context.root, folder)}: no source files that can be outlined"
     parts: list[str] = []

@@ -36,7 +36,7 @@ def resolve_inside(root: Path, path: str) -> Path:
 
 def resolve_for_reading(context: ToolContext, path: str) -> Path:
     """Like `resolve_inside`, but also takes what commands printed at length: a path in `spill_dir`, by its short name
-    or absolute.
+    or absolute. A file of secrets is refused.
     """
     spill = _spill_dir(context)
     if path == SPILL_PREFIX[:-1] or path.startswith(SPILL_PREFIX):
@@ -44,7 +44,20 @@ def resolve_for_reading(context: ToolContext, path: str) -> Path:
     holds_root = Path(os.path.realpath(context.root)).is_relative_to(spill)
     if os.path.isabs(path) and not holds_root and Path(os.path.normpath(path)).is_relative_to(spill):
         return resolve_inside(spill, path)
-    return resolve_inside(context.root, path)
+    return _unguarded(context, path, resolve_inside(context.root, path))
+
+
+def _unguarded(context: ToolContext, path: str, real: Path) -> Path:
+    """The resolved path. Raises ToolError for a file of secrets, whether it is asked for by name or through a link."""
+    top = os.path.realpath(context.root)
+    asked = os.path.relpath(os.path.join(top, path), top)
+    names = (asked, os.path.relpath(real, top))
+    if any(context.secrets.guards(Path(name).as_posix()) for name in names) and not real.is_dir():
+        raise ToolError(
+            f"{printable(path)} is named like a file of secrets and is not shown. Go on without it; the person can "
+            "allow it with not_secret in the config file."
+        )
+    return real
 
 
 def resolve_folder(context: ToolContext, path: str) -> Path:
@@ -58,13 +71,14 @@ def resolve_folder(context: ToolContext, path: str) -> Path:
 
 
 def resolve_for_writing(context: ToolContext, path: str) -> Path:
-    """Like `resolve_changeable`, but also refuses the output of commands."""
+    """Like `resolve_changeable`, but also refuses the output of commands, and a file of secrets that exists."""
     spill = _spill_dir(context)
     in_spill = resolve_inside(context.root, path).is_relative_to(spill)
     holds_root = Path(os.path.realpath(context.root)).is_relative_to(spill)
     if path.startswith(SPILL_PREFIX) or (in_spill and not holds_root):
         raise ToolError(f"{printable(path)} is what a command printed; it can be read and not changed.")
-    return resolve_changeable(context.root, path)
+    real = resolve_changeable(context.root, path)
+    return _unguarded(context, path, real) if os.path.lexists(real) else real
 
 
 def resolve_changeable(root: Path, path: str) -> Path:

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import re
 import secrets
 import signal
 import time
@@ -25,8 +24,10 @@ import psutil
 
 from m3_tools.base import ToolError
 from m3_tools.output import Output
+from m3_tools.secret import is_secret_variable
 
-_TOKEN = "M3_PROCESS_TOKEN"
+TOKEN = "M3_PROCESS_TOKEN"
+"""The variable by which a command's descendants are known."""
 _DRAIN_S = 0.2
 _TERM_GRACE_S = 1.0
 _KILL_ROUNDS = 50
@@ -54,9 +55,6 @@ _QUIET = {
     "PYTHONUNBUFFERED": "1",
 }
 _LOUD = frozenset({"FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GIT_PAGER_IN_USE"})
-_SECRET = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY|PRIVATE_KEY)(_|$)", re.IGNORECASE
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +79,7 @@ def child_environment(given: Mapping[str, str], changes: Mapping[str, str] | Non
     """The environment of a command: `given`, or the caller's own without credentials if that is empty; then settings
     that keep programs from waiting for a person; then `changes`.
     """
-    base = dict(given) or {k: v for k, v in os.environ.items() if not _SECRET.search(k)}
+    base = dict(given) or {k: v for k, v in os.environ.items() if not is_secret_variable(k)}
     return {k: v for k, v in base.items() if k not in _LOUD} | _QUIET | dict(changes or {})
 
 
@@ -110,7 +108,7 @@ async def run_process(
         process = await asyncio.create_subprocess_exec(
             *argv,
             cwd=cwd,
-            env={**environment, _TOKEN: token},
+            env={**environment, TOKEN: token},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=write_end,
             stderr=write_end,
@@ -122,7 +120,7 @@ async def run_process(
         raise ToolError(f"{argv[0]} could not be started: {reason}.") from None
     except BaseException:  # cancelled while it was being started
         os.close(read_end)
-        _kill(-1, token)
+        kill_tree(-1, token)
         raise
     finally:
         os.close(write_end)
@@ -140,7 +138,7 @@ async def run_process(
     finally:
         # No await before the kill: a cancellation that arrives here must still leave nothing running.
         if not all_ended:
-            _kill(process.pid, token)
+            kill_tree(process.pid, token)
         pipe.close()
         output.close()
         if process.returncode is None:
@@ -193,7 +191,7 @@ async def _terminate(process: asyncio.subprocess.Process, token: str) -> None:
         await asyncio.wait_for(asyncio.shield(process.wait()), _TERM_GRACE_S)
 
 
-def _kill(pid: int, token: str) -> None:
+def kill_tree(pid: int, token: str) -> None:
     """Kill the whole tree. Everything is frozen first, so that nothing can fork while it is being killed."""
     for _ in range(_KILL_ROUNDS):
         members = _tree(pid, token)
@@ -213,7 +211,7 @@ def _tree(pid: int, token: str) -> list[psutil.Process]:
     for process, parent in _processes():
         children.setdefault(parent, []).append(process.pid)
         with contextlib.suppress(psutil.Error, OSError):
-            if os.getsid(process.pid) == pid or process.environ().get(_TOKEN) == token:
+            if os.getsid(process.pid) == pid or process.environ().get(TOKEN) == token:
                 found[process.pid] = process
     pending = [pid, *found]
     while pending:

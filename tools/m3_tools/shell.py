@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import ClassVar
 
@@ -63,7 +64,15 @@ class ShellTool(Tool[ShellArgs]):
             output_path=str(result.output_path) if result.output_path else None,
         )
         failed = result.exit_code != 0
-        return ToolResult(text=_for_model(result, args.timeout_s), display=(block,), is_error=failed, data=result)
+        text = _for_model(result, args.timeout_s)
+        if context.sandbox is not None and (hidden := _secret_files(args.command, context)):
+            text += f"\n({', '.join(hidden)}: a file of secrets is empty for commands)"
+        return ToolResult(text=text, display=(block,), is_error=failed, data=result)
+
+
+def _secret_files(command: str, context: ToolContext) -> list[str]:
+    """The words of a command that name files which the sandbox hides."""
+    return [word for word in dict.fromkeys(re.findall(r"[\w./~+-]+", command)) if context.secrets.guards(word)]
 
 
 def _for_model(result: ProcessResult, timeout_s: float) -> str:

@@ -165,6 +165,19 @@ def test_what_destroys_work_is_asked_for_whatever_the_rules(command: str, mode: 
 
 
 @pytest.mark.parametrize(
+    ("command", "expected"),
+    [("git checkout -- a.py", "allow"), ("git reset --hard", "allow"), ("git clean -fd && git stash drop", "allow"),
+     ("bash -c 'git restore .'", "allow"), ("git -C ../other checkout -- .", "ask"), ("cd .. && git checkout .", "ask"),
+     ("git --work-tree=/x checkout .", "ask"), ("GIT_DIR=/x git reset --hard", "ask"), ("git push --force", "ask"),
+     ("git branch -D x", "ask"), ("git -c alias.x='reset --hard' x", "ask"), ("rm -rf .git", "ask"),
+     ("rm -rf ~", "ask"), ("git checkout . ; rm -rf /", "ask")],
+)  # fmt: skip
+def test_in_a_copy_of_our_own_git_may_discard_changes(command: str, expected: Verdict) -> None:
+    assert verdict(command, "auto", rules=(), disposable=True) == expected
+    assert verdict(command, "auto", rules=()) == "ask"
+
+
+@pytest.mark.parametrize(
     "command",
     ["git reset HEAD a.py", "git checkout main", "git checkout -b new", "git restore --staged a",
      "git push origin main",

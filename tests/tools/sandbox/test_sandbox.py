@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import m3_tools
 from m3_tools.process import ProcessResult, run_process
 from m3_tools.sandbox import (
     BACKENDS,
@@ -101,6 +102,26 @@ def test_a_command_ends_with_the_program_that_started_it(sandbox: Sandbox, root:
         while any(seconds in (p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])):
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_a_program_that_is_killed_leaves_no_file(sandbox: Sandbox, root: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, subprocess, sys\n"
+        "from m3_tools.sandbox import BACKENDS, Sandbox, work_tree_policy\n"
+        "backend = {b.name: b for b in BACKENDS}[sys.argv[1]]\n"
+        "with Sandbox(backend, work_tree_policy(sys.argv[2])).confine(['echo', 'inside'], os.environ) as inside:\n"
+        "    subprocess.run(inside.argv, env=inside.environment)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    tools = Path(m3_tools.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(tools), "TMPDIR": str(scratch)}
+    argv = [sys.executable, "-c", code, sandbox.backend.name, str(root)]
+    done = subprocess.run(argv, env=environment, cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -9
+    assert done.stdout == "inside\n", done.stderr
+    assert list(scratch.iterdir()) == []
 
 
 def test_only_known_variables_without_secrets_go_inside(sandbox: Sandbox) -> None:

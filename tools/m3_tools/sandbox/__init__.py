@@ -51,7 +51,7 @@ class Sandbox:
 
         Errors: SandboxError when the boundary cannot be made.
         """
-        policy = self.policy.with_writable(*writable)
+        policy = self.policy.with_writable(*writable).with_secrets_hidden()
         with placeholders(policy):
             yield Confined(argv=self.backend.command(argv, policy), environment=policy.allowed_environment(environment))
 

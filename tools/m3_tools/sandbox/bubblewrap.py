@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
+import os
 import shutil
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from m3_tools.sandbox.plan import Kind, mount_plan
 from m3_tools.sandbox.policy import Limits, Policy, SandboxError
@@ -16,7 +14,7 @@ from m3_tools.sandbox.system_calls import filter_program
 NAME = "bubblewrap"
 ADVICE = "install bubblewrap (apt install bubblewrap, dnf install bubblewrap)"
 _WITH_FILTER = ("/bin/sh", "-c", 'exec "$@" 9<"$0"')
-"""bwrap reads the filter from a descriptor."""
+"""bwrap reads the filter from a descriptor. Nothing of it can stay behind: it ends with the process that holds it."""
 _OPTIONS: dict[Kind, str] = {"read": "--ro-bind", "write": "--bind", "empty": "--tmpfs", "dev": "--dev"}
 
 
@@ -25,7 +23,7 @@ def command(argv: Sequence[str], policy: Policy) -> list[str]:
     program = shutil.which("bwrap")
     if program is None:
         raise SandboxError(f"bwrap is not installed: {ADVICE}")
-    line = [*_WITH_FILTER, _filter_file(), program, "--seccomp", "9"] if filter_program() else [program]
+    line = [*_WITH_FILTER, _filter_path(), program, "--seccomp", "9"] if filter_program() else [program]
     line += ["--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
     line += ["--die-with-parent", "--new-session", *(("--share-net",) if policy.network else ())]
     for kind, source, target in mount_plan(policy):
@@ -33,7 +31,7 @@ def command(argv: Sequence[str], policy: Policy) -> list[str]:
             case "proc":
                 line += ["--proc", target]
             case "null":
-                line += ["--ro-bind", "/dev/null", target]
+                line += ["--dev-bind", "/dev/null", target]  # an ordinary bind refuses to open a device
             case "empty" | "dev":
                 line += [_OPTIONS[kind], target]
             case "read" | "write":
@@ -41,14 +39,16 @@ def command(argv: Sequence[str], policy: Policy) -> list[str]:
     return [*line, "--", "/bin/sh", "-c", limit_script(policy.limits), "sh", *argv]
 
 
+def _filter_path() -> str:
+    """The filter of system calls as a file in memory, by the name under which a child of this process finds it."""
+    return f"/proc/{os.getpid()}/fd/{_filter_descriptor()}"
+
+
 @functools.cache
-def _filter_file() -> str:
-    """The filter of system calls in a file, until this process ends."""
-    descriptor, name = tempfile.mkstemp(prefix="m3-filter-")
-    with open(descriptor, "wb") as file:
-        file.write(filter_program())
-    atexit.register(Path(name).unlink, missing_ok=True)
-    return name
+def _filter_descriptor() -> int:
+    descriptor = os.memfd_create("m3-filter")
+    os.write(descriptor, filter_program())
+    return descriptor
 
 
 def limit_script(limits: Limits) -> str:

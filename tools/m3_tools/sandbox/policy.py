@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from m3_tools.secret import Secrets, is_secret_variable
 
 ENVIRONMENT = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM", "COLUMNS", "LINES", "CI"),
@@ -31,8 +32,6 @@ NETWORK_ENVIRONMENT = (
     "NPM_CONFIG_*",
 )
 """What downloads need besides, where the network is allowed."""
-
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE_KEY|AUTH(?!OR)", re.IGNORECASE)
 
 COVERED = (Path("/tmp"), Path("/var/tmp"), Path("/run"))
 """Folders that other programs share; inside they are private. `/dev` and `/proc` are private, too."""
@@ -72,20 +71,23 @@ class Policy:
 
     `protected` paths stay as they are although they lie in a writable root, also those that do not exist. `readable`
     names folders that stay visible below /tmp, /var/tmp and /run, which are private otherwise. `scratch` is what the
-    command finds at /tmp, so that it lasts from one command to the next; None is an empty one for each command.
+    command finds at /tmp, so that it lasts from one command to the next; None is an empty one for each command. Below
+    the folders in `guarded` the files that `secrets` guards are hidden, too.
     """
 
     writable: tuple[Path, ...]
     protected: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
+    guarded: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
     scratch: Path | None = None
     network: bool = False
     environment: tuple[str, ...] = ENVIRONMENT
     limits: Limits = Limits()
+    secrets: Secrets = Secrets()
 
     def __post_init__(self) -> None:
-        for path in (*self.writable, *self.protected, *self.hidden, *self.readable):
+        for path in (*self.writable, *self.protected, *self.hidden, *self.guarded, *self.readable):
             if not path.is_absolute():
                 raise ValueError(f"{path} is not absolute")
 
@@ -93,13 +95,18 @@ class Policy:
         """The same policy with more writable roots."""
         return dataclasses.replace(self, writable=(*self.writable, *paths))
 
+    def with_secrets_hidden(self) -> Policy:
+        """The same policy, in which what is guarded now is hidden."""
+        found = [path for folder in self.guarded for path in self.secrets.find(folder)]
+        return dataclasses.replace(self, hidden=(*self.hidden, *found))
+
     def allowed_environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """The variables that go inside: allowed by name, and not named like a secret."""
         return {name: value for name, value in given.items() if self._passes(name)} | {"TMPDIR": "/tmp"}
 
     def _passes(self, name: str) -> bool:
         allowed = any(fnmatch.fnmatchcase(name, pattern) for pattern in self.environment)
-        return allowed and not _SECRET.search(name)
+        return allowed and not is_secret_variable(name)
 
 
 def work_tree_policy(
@@ -110,6 +117,7 @@ def work_tree_policy(
     hidden: Sequence[Path] = (),
     scratch: Path | None = None,
     network: bool = False,
+    secrets: Secrets = Secrets(),
 ) -> Policy:
     """The policy for commands in the work tree `root`: its files may change, git's and agents' configuration may not.
 
@@ -123,6 +131,8 @@ def work_tree_policy(
         writable=(root,),
         protected=(*protected, *(root / name for name in AGENT_CONFIGURATION)),
         hidden=(*(home / name for name in SECRETS), *hidden),
+        guarded=(root,),
+        secrets=secrets,
         readable=tuple(Path(os.path.realpath(path)) for path in readable),
         scratch=scratch,
         network=network,

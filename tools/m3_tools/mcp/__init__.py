@@ -1,0 +1,1 @@
+"""Tools of MCP servers, through the official SDK, which is imported when a server is opened."""
