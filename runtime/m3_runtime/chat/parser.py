@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from m3_runtime.chat.elements import parse_elements
+from m3_runtime.chat.markers import first, held
 from m3_runtime.chat.schema import value_of
 from m3_runtime.chat.syntax import NAMESPACE, THINK_END, THINK_START
 
@@ -108,13 +109,13 @@ class AnswerParser:
         # The namespace token inside reasoning can only be a call whose closing marker was forgotten; spelled out, it is
         # the model thinking about the syntax.
         markers = (THINK_END, f"{_TOKEN}<tool_call>")
-        found = _first(self._buffer, markers)
+        found = first(self._buffer, markers)
         if self._buffer.startswith(THINK_START):
             self._buffer = self._buffer[len(THINK_START) :]
             return True
         if found is None:
-            held = 0 if final else _held(self._buffer, (THINK_START, *markers))
-            cut = len(self._buffer) - held
+            num_held = 0 if final else held(self._buffer, (THINK_START, *markers))
+            cut = len(self._buffer) - num_held
             events.append(ThinkDelta(text=self._buffer[:cut]))
             self._buffer = self._buffer[cut:]
             return False
@@ -138,8 +139,8 @@ class AnswerParser:
                 self._state = "think" if marker == THINK_START else "text"
                 return True
         if not mark:
-            held = 0 if final else _held(self._buffer, (NAMESPACE, THINK_START, THINK_END))
-            cut = len(self._buffer) - held
+            num_held = 0 if final else held(self._buffer, (NAMESPACE, THINK_START, THINK_END))
+            cut = len(self._buffer) - num_held
             events.append(TextDelta(text=self._buffer[:cut]))
             self._buffer = self._buffer[cut:]
             return False
@@ -226,20 +227,6 @@ class AnswerParser:
                 return BadCall(text=self._shown(written), problem=f"the parameter {parameter.name} is given twice")
             arguments[parameter.name] = value_of(parameter, properties.get(parameter.name, {}), schema)
         return Call(name=name, arguments=arguments)
-
-
-def _first(text: str, markers: tuple[str, ...]) -> tuple[int, str] | None:
-    found = [(place, marker) for marker in markers if (place := text.find(marker)) >= 0]
-    return min(found) if found else None
-
-
-def _held(text: str, markers: tuple[str, ...]) -> int:
-    """How many characters at the end of the text may be the beginning of a marker."""
-    longest = max(map(len, markers)) - 1
-    for size in range(min(longest, len(text)), 0, -1):
-        if any(marker.startswith(text[-size:]) for marker in markers):
-            return size
-    return 0
 
 
 def _may_open(tag: str) -> bool:

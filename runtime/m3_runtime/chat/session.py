@@ -10,7 +10,7 @@ from typing import Any, Literal
 from m3_model.tokenizer import Tokenizer
 from m3_runtime.chat.encoding import PromptEncoder
 from m3_runtime.chat.events import Candidate, ChatEvent, Finish, PrefillProgress, Usage
-from m3_runtime.chat.grammar import GrammarCompiler, GrammarMatcher, schema_of
+from m3_runtime.chat.grammar import BadTools, GrammarCompiler, GrammarMatcher, schema_of
 from m3_runtime.chat.options import ChatOptions
 from m3_runtime.chat.parser import Call
 from m3_runtime.chat.syntax import END_OF_TURN
@@ -29,6 +29,8 @@ class Turn:
     def __init__(self, prompt: Prompt, request: Request, answer: Answer, transcripts: Transcripts):
         self.prompt, self.request, self._answer, self._transcripts = prompt, request, answer, transcripts
         self._cached_tokens = 0
+        self.ended = False
+        """Whether Finish has come; a stop text brings it before the engine ends the request."""
 
     def feed(self, output: Output) -> list[ChatEvent]:
         """The events of one output of the engine; Finish is the last of the last output."""
@@ -38,8 +40,11 @@ class Turn:
         events: list[ChatEvent] = [*self._answer.feed(output.token_ids)]
         if output.finish_reason is not None:
             events += self._answer.finish()
-            self._transcripts.remember(self.prompt, self._answer.message(), self._answer.token_ids)
-            cut = output.finish_reason == "length"
+        self.ended = output.finish_reason is not None or self._answer.stopped
+        if self.ended:
+            if not self._answer.stopped:  # else the ids hold more than the answer
+                self._transcripts.remember(self.prompt, self._answer.message(), self._answer.token_ids)
+            cut = output.finish_reason == "length" and not self._answer.stopped
             events.append(self.finished("length" if cut else "tool_calls" if self._answer.calls else "stop"))
         return events
 
@@ -113,16 +118,27 @@ class ChatEngine:
         try:
             for output in outputs:
                 yield from turn.feed(output)
+                if turn.ended:
+                    return
         finally:
             outputs.close()  # type: ignore[attr-defined]
 
     def prepare(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], options: ChatOptions
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: ChatOptions,
+        *,
+        number: int = 0,
     ) -> Turn:
-        """The request of a turn, for a caller that drives the engine itself."""
+        """The request of a turn, for a caller that drives the engine itself.
+
+        `number` tells the answers to one prompt apart: the ids of their calls differ.
+        """
         for tool in tools:
             if not isinstance(tool.get("function"), Mapping) or not isinstance(tool["function"].get("name"), str):
-                raise ValueError("every tool needs the form {type: function, function: {name, parameters}}")
+                raise BadTools("every tool needs the form {type: function, function: {name, parameters}}")
+            schema_of(tool)
         known = normalise(messages)
         if any(not isinstance(message["content"], str) for message in known):
             raise ValueError(f"{self.name} cannot read images here; leave the image out")
@@ -132,7 +148,7 @@ class ChatEngine:
         request = Request(
             prompt=prompt.token_ids, sampling=options.sampling((self._end,)), grammar=self._grammar(tools, options)
         )
-        return Turn(prompt, request, self._answer(tools, options, prompt, 0), self._transcripts)
+        return Turn(prompt, request, self._answer(tools, options, prompt, number), self._transcripts)
 
     def score_calls(
         self,
@@ -229,7 +245,9 @@ class ChatEngine:
 
     def _answer(self, tools: Sequence[Mapping[str, Any]], options: ChatOptions, prompt: Prompt, number: int) -> Answer:
         schemas = {tool["function"]["name"]: schema_of(tool) for tool in tools}
-        return Answer(self.tokenizer, schemas, thinking=options.thinking, key=prompt.key, number=number)
+        return Answer(
+            self.tokenizer, schemas, thinking=options.thinking, key=prompt.key, number=number, stop=options.stop
+        )
 
     def _grammar(self, tools: Sequence[Mapping[str, Any]], options: ChatOptions) -> GrammarMatcher | None:
         if not tools and options.tool_choice in ("", "none"):
@@ -241,7 +259,9 @@ class ChatEngine:
             thinking=options.thinking,
             tool_choice="" if options.tool_choice == "none" else options.tool_choice,
             fixed_arguments=options.fixed_arguments,
-            single=options.candidates > 1 or options.tool_choice not in ("", "none", "required"),
+            single=options.candidates > 1
+            or not options.parallel_calls
+            or options.tool_choice not in ("", "none", "required"),
             # Beams are to differ in their calls; reasoning of their own would fill them instead.
             may_think=options.candidates == 1,
         )
