@@ -37,6 +37,8 @@ class Settings:
     """Where sessions and spilled output live."""
     api_key: str = dataclasses.field(default="", repr=False)
     """Sent as a bearer token to a model behind a URL; never stored or shown."""
+    server_key: str = dataclasses.field(default="", repr=False)
+    """What `m3 serve` asks of its clients (M3_API_KEY); never stored or shown."""
     forge_token: str = dataclasses.field(default="", repr=False)
     """Token for the forge that holds issues (GH_TOKEN or GITHUB_TOKEN)."""
     forge_url: str = "https://api.github.com"
@@ -142,6 +144,8 @@ def load_settings(*, environ: Mapping[str, str] | None = None, repo: Path | None
         values["model"] = model
     if key := env.get("M3_API_KEY") or env.get("OPENAI_API_KEY"):
         values["api_key"] = key
+    if key := env.get("M3_API_KEY"):
+        values["server_key"] = key
     if token := env.get("GH_TOKEN") or env.get("GITHUB_TOKEN"):
         values["forge_token"] = token
     if url := env.get("GITHUB_API_URL"):

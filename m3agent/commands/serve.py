@@ -4,41 +4,91 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from m3agent.commands.options import model_option
 from m3agent.errors import M3Error, ModelUnavailable
-from m3agent.settings import load_settings
+from m3agent.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    import socket
+
+    from m3_runtime.chat.session import ChatEngine
 
 
 @click.command()
 @model_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on.")
-def command(model: str | None, host: str, port: int) -> int:
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 is a free one.")
+@click.option(
+    "--api-key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File that holds the API key, instead of M3_API_KEY.",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0, 3600),
+    help="Seconds that answers may go on after SIGTERM or Ctrl-C.",
+)
+def command(model: str | None, host: str, port: int, api_key_file: Path | None, grace_s: float) -> int:
     """Serve the embedded model or a checkpoint folder at http://HOST:PORT/v1.
 
-    With M3_API_KEY set, requests need it as their bearer token.
+    With M3_API_KEY set, or a key file, requests need the key as their bearer token. Other addresses than those of this
+    machine need a key.
     """
     settings = load_settings(model=model)
     if settings.model.startswith(("http://", "https://", "scripted:")):
         raise M3Error(f"{settings.model} is not a local model: give nano or a checkpoint folder")
     try:
         from m3_runtime import server
-        from m3_runtime.chat.session import ChatEngine
-        from m3_runtime.config import DiskConfig
     except ImportError as error:
         raise ModelUnavailable(f"serving needs the extra: pip install 'm3-agent[serve]' ({error})") from error
+    api_key = _key(api_key_file) if api_key_file is not None else settings.server_key
+    # The address comes before the model, which may take minutes to load.
+    try:
+        listening = server.bind(host, port, api_key=api_key)
+    except ValueError as error:
+        raise M3Error(f"{error}; M3_API_KEY or --api-key-file sets it") from error
+    except OSError as error:
+        raise M3Error(f"{host}:{port} cannot be used: {error.strerror}; give another --host or --port") from error
+    engine = _load(settings)
+    url = _url(listening)
+
+    def announce() -> None:
+        print(f"m3: {engine.name} answers at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+
+    server.run(engine, listening, api_key=api_key, grace_s=grace_s, on_start=announce)
+    return 0
+
+
+def _key(path: Path) -> str:
+    """The key in a file: its only line."""
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise M3Error(f"the key file {path} cannot be read: {error}") from error
+    if not key or not key.isascii() or any(c.isspace() for c in key):
+        raise M3Error(f"the key file {path} must hold the key alone: one line of ASCII without spaces")
+    return key
+
+
+def _load(settings: Settings) -> ChatEngine:
+    from m3_runtime.chat.session import ChatEngine
+    from m3_runtime.config import DiskConfig
+
     folder = "nano" if settings.model == "nano" else Path(settings.model).expanduser()
     prefixes, kept_bytes = settings.prefixes_dir, settings.disk_cache_bytes
     try:
-        engine = ChatEngine.load(folder, disk=DiskConfig(folder=prefixes, max_bytes=kept_bytes) if prefixes else None)
+        return ChatEngine.load(folder, disk=DiskConfig(folder=prefixes, max_bytes=kept_bytes) if prefixes else None)
     except (ValueError, OSError, RuntimeError, KeyError) as error:
         raise ModelUnavailable(f"{settings.model} cannot be loaded: {error}") from error
-    print(f"m3: {engine.name} answers at http://{host}:{port}/v1 (Ctrl-C ends it)", file=sys.stderr, flush=True)
-    try:
-        server.run(engine, host=host, port=port, api_key=settings.api_key)
-    except ValueError as error:
-        raise M3Error(f"{error}; M3_API_KEY sets it") from error
-    return 0
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import os
 import random
 import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +25,28 @@ from m3_runtime.chat.turn import Answer
 Json = Any
 names = st.from_regex(r"[a-z][a-z0-9_-]{0,6}", fullmatch=True)
 nasty = st.sampled_from(
-    ["<", ">", "&", "'", '"', "\n", "</path>", "<item>", NS, NS + "</invoke>", "<mm:think>", "[e~[", "é", "🙂", ""]
+    [
+        "<",
+        ">",
+        "&",
+        "'",
+        '"',
+        "\n",
+        "</path>",
+        "<item>",
+        NS,
+        NS + "</invoke>",
+        "<mm:think>",
+        "</mm:think",
+        "[e~[",
+        "é",
+        "🙂",
+    ]
 )
-texts = st.lists(st.one_of(nasty, st.text(st.characters(exclude_categories=["Cs"]), max_size=6)), max_size=5).map(
-    "".join
-)
+halves = st.sampled_from(["", "<tool_call>", "]<]mini", "\ue000", "\x00"])
+texts = st.lists(
+    st.one_of(nasty, halves, st.text(st.characters(exclude_categories=["Cs"]), max_size=6)), max_size=5
+).map("".join)
 # U+FDD0 is a code point that no text may use for interchange; the parser needs it for itself.
 texts = texts.map(lambda text: text.replace("\ufdd0", ""))
 
@@ -74,7 +96,14 @@ def _fitting(draw: st.DrawFn, schema: Json) -> Json:
     return draw(kinds.get(schema["type"], st.floats(-1e6, 1e6)))
 
 
-def _joined(events: list[ParserEvent]) -> list[ParserEvent]:
+def _without_markers(text: str) -> str:
+    """The text without what spells a marker, also what does so once another is gone."""
+    while text != (text := re.sub(f"</?mm:think>|{re.escape(NS)}", "", text)):
+        pass
+    return text
+
+
+def _joined(events: Iterable[ParserEvent]) -> list[ParserEvent]:
     """Neighbouring deltas as one, since where a stream is cut must not matter."""
     result: list[ParserEvent] = []
     for event in events:
@@ -97,17 +126,33 @@ def _parse(text: str, tools: Json = None, *, thinking: str = "adaptive", cuts: i
     return _joined(events + parser.finish())
 
 
+@pytest.fixture(scope="module", params=["in M3's syntax", "released"])
+def any_template(request: pytest.FixtureRequest, template: ChatTemplate) -> ChatTemplate:
+    """The template of these tests, and the released one where M3_TEMPLATE gives its path."""
+    if request.param != "released":
+        return template
+    if not (path := os.environ.get("M3_TEMPLATE")):
+        pytest.skip("the released template is not ours to ship: M3_TEMPLATE gives its path")
+    return ChatTemplate(Path(path).read_text(encoding="utf-8"))
+
+
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(names, objects()), min_size=1, max_size=2, unique_by=lambda t: t[0]), texts, texts)
+@given(
+    st.lists(st.tuples(names, objects()), min_size=1, max_size=2, unique_by=lambda t: t[0]), texts, texts, st.randoms()
+)
 def test_what_is_written_tokenised_and_streamed_comes_back_equal(
-    tokenizer: Tokenizer, template: ChatTemplate, calls: list[tuple[str, tuple[Json, Json]]], text: str, thought: str
+    tokenizer: Tokenizer,
+    any_template: ChatTemplate,
+    calls: list[tuple[str, tuple[Json, Json]]],
+    text: str,
+    thought: str,
+    cut: random.Random,
 ) -> None:
-    for marker in ("<mm:think>", "</mm:think>", NS):  # spelled outside of a call these do count
-        text, thought = (re.sub(re.escape(marker), "", part) for part in (text, thought))
+    text, thought = _without_markers(text), _without_markers(thought)  # spelled outside of a call these do count
     text = text.strip()
     written = [{"function": {"name": name, "arguments": value}} for name, (_, value) in calls]
     message = {"role": "assistant", "content": text, "reasoning_content": thought, "tool_calls": written}
-    encoder = PromptEncoder(template, tokenizer)
+    encoder = PromptEncoder(any_template, tokenizer)
     ids = encoder.encode([message], add_generation_prompt=False)
     header = encoder.encode([], add_generation_prompt=True)
     answer = Answer(tokenizer, {name: schema for name, (schema, _) in calls}, thinking="adaptive", key="k")
@@ -117,6 +162,32 @@ def test_what_is_written_tokenised_and_streamed_comes_back_equal(
     assert [e.text for e in events if isinstance(e, ThinkDelta)] == ([thought] if thought else [])
     assert "".join(e.text for e in events if isinstance(e, TextDelta)).strip("\n") == text.strip("\n")
     assert not [e for e in events if isinstance(e, BadCall)]
+    # The same, with the text between the marker tokens cut everywhere, nowhere and by chance.
+    schemas = {name: schema for name, (schema, _) in calls}
+    for longest in (1, 10**6, 7):
+        assert _joined(_pieces(ids[len(header) :], tokenizer, schemas, cut, longest)) == [
+            dataclasses.replace(e, id="") if isinstance(e, Call) else e for e in events
+        ]
+
+
+def _pieces(
+    ids: list[int], tokenizer: Tokenizer, tools: Json, cut: random.Random, longest: int
+) -> Iterator[ParserEvent]:
+    """The events of an answer whose text comes in pieces of 1 to `longest` characters."""
+    parser = AnswerParser(tools)
+    for is_marker, group in itertools.groupby(ids, tokenizer.special_ids.__contains__):
+        if is_marker:
+            markers = [m for m in map(tokenizer.token_id, (NS, "<mm:think>", "</mm:think>")) if m is not None]
+            for token in group:
+                if token in markers:
+                    yield from parser.feed_marker(tokenizer.decode([token]))
+            continue
+        text = tokenizer.decode(list(group))
+        while text:
+            size = cut.randint(1, longest) if longest < 10**6 else longest
+            yield from parser.feed(text[:size])
+            text = text[size:]
+    yield from parser.finish()
 
 
 BLOCK = (

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,50 +13,16 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from PIL import Image
 
 from m3_runtime.chat.events import Candidate
 from m3_runtime.chat.session import ChatEngine
-from m3_runtime.server import create_app, run
-from m3_runtime.server.wire import parse_request
+from m3_runtime.server import bind
+from m3_runtime.server.request import parse_request
+from tests.runtime.running_server import Running
 
 Tools = list[dict[str, Any]]
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "The test fails."}], "max_tokens": 12, "seed": 1}
-
-
-class Running:
-    """A server in a thread, and the engine behind it."""
-
-    def __init__(self, folder: Path, api_key: str = ""):
-        self.folder = folder
-        self.chat = ChatEngine.load(folder, name="tiny", max_context=1024)
-        self.app = create_app(self.chat, api_key=api_key)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-        port = int(self.url.rpartition(":")[2])
-        self._server = uvicorn.Server(uvicorn.Config(self.app, host="127.0.0.1", port=port, log_level="error"))
-        self._thread = threading.Thread(target=self._server.run)
-
-    def __enter__(self) -> Running:
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-
-    def wait_until_idle(self) -> None:
-        """Until no sequence runs and every page is free or kept as a prefix."""
-        pool, tree = self.chat.engine.pool, self.chat.engine.prefix_cache
-        assert tree is not None
-        deadline = time.monotonic() + 10
-        while self.app.state.worker.num_running or pool.num_free + tree.num_pages != pool.num_pages:
-            assert time.monotonic() < deadline, "a sequence was left behind"
-            time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +102,7 @@ def test_candidates_are_choices_with_scores_as_the_engine_gives_them(server: Run
     expected = [
         (event.call.arguments, pytest.approx(event.logprob, abs=1e-3), event.proposed)
         for event in ChatEngine.load(server.folder, max_context=1024).stream(
-            body["messages"], body["tools"], parse_request(body, "tiny").options
+            body["messages"], body["tools"], parse_request(json.dumps(body).encode(), "tiny").options
         )
         if isinstance(event, Candidate)
     ]
@@ -203,8 +167,15 @@ def test_a_call_that_is_cut_off_leaks_no_markup(client: httpx.Client, tools: Too
         ({"temperature": "hot"}, 400, "temperature"),
         ({"temperature": -1}, 400, "temperature"),
         ({"max_tokens": 0}, 400, "max_tokens"),
-        ({"n": 2}, 400, "n"),
-        ({"stop": ["x"]}, 400, "stop"),
+        ({"max_completion_tokens": 0}, 400, "max_completion_tokens"),
+        ({"n": 0}, 400, "n"),
+        ({"n": 2, "candidates": 2}, 400, "n"),
+        ({"stop": 3}, 400, "stop"),
+        ({"stop": [""]}, 400, "stop"),
+        ({"logprobs": True}, 400, "logprobs"),
+        ({"top_logprobs": 2}, 400, "top_logprobs"),
+        ({"response_format": {"type": "json_object"}}, 400, "response_format"),
+        ({"presence_penalty": 1}, 400, "presence_penalty"),
         ({"tools": [{"type": "function"}]}, 400, "tools"),
         ({"tool_choice": "required"}, 400, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, 400, "tool_choice"),
@@ -230,7 +201,8 @@ def test_bad_requests_name_the_field(
 
 
 def test_bodies_and_paths_that_make_no_sense_get_error_objects(client: httpx.Client) -> None:
-    assert "not JSON" in client.post("/v1/chat/completions", content=b"{").json()["error"]["message"]
+    headers = {"Content-Type": "application/json"}
+    assert "not JSON" in client.post("/v1/chat/completions", content=b"{", headers=headers).json()["error"]["message"]
     assert client.post("/v1/chat/completions", json=[1]).status_code == 400
     assert client.get("/v1/other").status_code == 404
     assert "error" in client.get("/v1/other").json()
@@ -272,8 +244,8 @@ def test_an_api_key_is_asked_for_and_an_open_address_needs_one(folder: Path) -> 
         headers = {"Authorization": "Bearer secret"}
         assert httpx.get(f"{running.url}/v1/models", headers=headers).status_code == 200
         assert httpx.get(f"{running.url}/health").status_code == 200
-        with pytest.raises(ValueError, match="give an API key"):
-            run(running.chat, host="0.0.0.0")
+    with pytest.raises(ValueError, match="give an API key"):
+        bind("0.0.0.0", 0, api_key="")
 
 
 def test_an_image_goes_in_as_a_data_url_and_a_bad_one_is_refused(folder: Path, seeing_folder: Path) -> None:

@@ -75,16 +75,6 @@ def test_markers_of_the_template_are_ids_and_labels_stay_single_tokens(
     assert tokenizer.token_id("L12|") in ids
 
 
-def test_the_template_runs_in_a_sandbox_and_its_refusal_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match="refuses"):
-        ChatTemplate("{{ messages.__class__.__mro__ }}").render([USER])
-    with pytest.raises(ValueError, match="no tool message here"):
-        ChatTemplate("{{ raise_exception('no tool message here') }}").render([USER])
-    with pytest.raises(ValueError, match="line 1"):
-        ChatTemplate("{% if %}")
-    assert ChatTemplate("{{ messages | tojson }}").render([{"a": "é<'"}]) == '[{"a": "é<\'"}]'
-
-
 def test_openai_forms_become_the_template_s_forms() -> None:
     found = normalise(
         [
@@ -124,53 +114,55 @@ def test_bad_messages_are_named(messages: list[dict[str, Any]], problem: str) ->
         normalise(messages)
 
 
-if "M3_TEMPLATE" in os.environ:  # the released template is not ours to ship; give its path to check the renderer
-    TOOL = json.loads(
-        '{"type":"function","function":{"name":"get_weather","description":"Weather by city","parameters":{"type":'
-        '"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"]}}}'
-    )
-    WEATHER = {"city": "Oslo", "days": 3, "opts": {"a": [1, True, None, "x"], "b": None}, "z": None}
-    LONG = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]},
-        {
-            "role": "assistant",
-            "reasoning_content": "look",
-            "content": "A cat.",
-            "tool_calls": [
-                {"function": {"name": "get_weather", "arguments": WEATHER}},
-                {"function": {"name": "get_weather", "arguments": {}}},
-            ],
-        },
-        {"role": "tool", "content": "sunny"},
-        {"role": "tool", "content": [{"type": "text", "text": "cold"}]},
-        {"role": "assistant", "content": "<mm:think>\nhm\n</mm:think>\nDone."},
-        {"role": "user", "content": "ok"},
-    ]
-    ROOT = [{"role": r, "content": c} for r, c in (("root", "R"), ("developer", "D"), ("system", "ignored"))] + [USER]
-
-    @pytest.mark.parametrize(
-        ("messages", "options", "digest"),
-        [
-            ([USER], {}, "128d8148b153f0fe85a7c4d6d705bf19d8d3cc075a5e4919f8f0030122d1cbbf"),
-            ([USER], {"thinking": "adaptive"}, "128d8148b153f0fe85a7c4d6d705bf19d8d3cc075a5e4919f8f0030122d1cbbf"),
-            ([USER], {"thinking": "enabled"}, "19b3a8091e93937ec2298b3cce276b4969341774ac55559352326e1936791e98"),
-            ([USER], {"thinking": "disabled"}, "247683b7d14bc24865f4baebd323a3d8d8fbcf061e19f7ce6dc747603faf5000"),
-            ([USER], {"thinking": "off"}, "c93b41dc792ed6af795a63c83f87b37e5f79416219fdc150a568e59ddf016d2e"),
-            (
-                LONG,
-                {"thinking": "enabled", "tools": [TOOL]},
-                "33e24519dc2e21c6926860d8efefc70eb1111581699663fe8f73fedf8f919126",
-            ),
-            (
-                ROOT,
-                {"add_generation_prompt": False},
-                "76226fc3b3d73d4e8e146b17b8f5f1c7bb807d965bf73f188d6ea22fda55e6ca",
-            ),
+RELEASED = os.environ.get("M3_TEMPLATE", "")
+TOOL = json.loads(
+    '{"type":"function","function":{"name":"get_weather","description":"Weather by city","parameters":{"type":'
+    '"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"]}}}'
+)
+WEATHER = {"city": "Oslo", "days": 3, "opts": {"a": [1, True, None, "x"], "b": None}, "z": None}
+LONG = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]},
+    {
+        "role": "assistant",
+        "reasoning_content": "look",
+        "content": "A cat.",
+        "tool_calls": [
+            {"function": {"name": "get_weather", "arguments": WEATHER}},
+            {"function": {"name": "get_weather", "arguments": {}}},
         ],
-    )
-    def test_the_released_template_renders_as_recorded(
-        messages: list[dict[str, Any]], options: dict[str, Any], digest: str
-    ) -> None:
-        template = ChatTemplate(Path(os.environ["M3_TEMPLATE"]).read_text(encoding="utf-8"))
-        assert hashlib.sha256(template.render(messages, **options).encode()).hexdigest() == digest
+    },
+    {"role": "tool", "content": "sunny"},
+    {"role": "tool", "content": [{"type": "text", "text": "cold"}]},
+    {"role": "assistant", "content": "<mm:think>\nhm\n</mm:think>\nDone."},
+    {"role": "user", "content": "ok"},
+]
+ROOT = [{"role": r, "content": c} for r, c in (("root", "R"), ("developer", "D"), ("system", "ignored"))] + [USER]
+
+
+@pytest.mark.skipif(not RELEASED, reason="the released template is not ours to ship: M3_TEMPLATE gives its path")
+@pytest.mark.parametrize(
+    ("messages", "options", "digest"),
+    [
+        ([USER], {}, "128d8148b153f0fe85a7c4d6d705bf19d8d3cc075a5e4919f8f0030122d1cbbf"),
+        ([USER], {"thinking": "adaptive"}, "128d8148b153f0fe85a7c4d6d705bf19d8d3cc075a5e4919f8f0030122d1cbbf"),
+        ([USER], {"thinking": "enabled"}, "19b3a8091e93937ec2298b3cce276b4969341774ac55559352326e1936791e98"),
+        ([USER], {"thinking": "disabled"}, "247683b7d14bc24865f4baebd323a3d8d8fbcf061e19f7ce6dc747603faf5000"),
+        ([USER], {"thinking": "off"}, "c93b41dc792ed6af795a63c83f87b37e5f79416219fdc150a568e59ddf016d2e"),
+        (
+            LONG,
+            {"thinking": "enabled", "tools": [TOOL]},
+            "33e24519dc2e21c6926860d8efefc70eb1111581699663fe8f73fedf8f919126",
+        ),
+        (
+            ROOT,
+            {"add_generation_prompt": False},
+            "76226fc3b3d73d4e8e146b17b8f5f1c7bb807d965bf73f188d6ea22fda55e6ca",
+        ),
+    ],
+)
+def test_the_released_template_renders_as_recorded(
+    messages: list[dict[str, Any]], options: dict[str, Any], digest: str
+) -> None:
+    template = ChatTemplate(Path(RELEASED).read_text(encoding="utf-8"))
+    assert hashlib.sha256(template.render(messages, **options).encode()).hexdigest() == digest

@@ -15,6 +15,11 @@ import numpy.typing as npt
 
 from m3_model.tokenizer import Tokenizer
 from m3_runtime.chat.lark import LarkBuilder
+from m3_runtime.chat.schema import check_schema
+
+
+class BadTools(ValueError):
+    """The tools' schemas cannot be used."""
 
 
 class GrammarMatcher:
@@ -74,7 +79,7 @@ class GrammarCompiler:
         `tools` are OpenAI-style; `thinking` is the mode that the prompt ends with. `tool_choice` "" leaves open whether
         there is a call, "required" demands one, a name demands that tool, whose parameters in `fixed_arguments` take
         only the given values. `single` allows one call only; without `may_think` adaptive means no reasoning.
-        ValueError for an unknown tool or parameter.
+        ValueError for an unknown tool or parameter, BadTools for schemas that make no grammar.
         """
         text = self._lark.answer(
             tools,
@@ -87,7 +92,7 @@ class GrammarCompiler:
         if text not in self._compiled:
             matcher = llguidance.LLMatcher(self._inner, llguidance.LLMatcher.grammar_from_lark(text), log_level=0)
             if matcher.is_error():
-                raise ValueError(f"the tools' schemas make no grammar: {matcher.get_error().splitlines()[0]}")
+                raise BadTools(f"the tools' schemas make no grammar: {matcher.get_error().splitlines()[0]}")
             if len(self._compiled) >= 64:
                 self._compiled.pop(next(iter(self._compiled)))
             self._compiled[text] = matcher
@@ -110,8 +115,12 @@ class _Vocabulary:
 
 
 def schema_of(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The JSON schema of a tool's parameters; an object without properties if it gives none."""
+    """The JSON schema of a tool's parameters, an object without properties if it gives none. Raises BadTools."""
     schema = tool["function"].get("parameters") or {"type": "object", "properties": {}}
+    try:
+        check_schema(schema, f"tools.{tool['function']['name']}.parameters")
+    except ValueError as error:
+        raise BadTools(str(error)) from error
     if not isinstance(schema, Mapping):
-        raise ValueError(f"the parameters of tool {tool['function']['name']} are {json.dumps(schema)}, not a schema")
+        raise BadTools(f"tools.{tool['function']['name']}.parameters is {json.dumps(schema)}, not an object's schema")
     return schema

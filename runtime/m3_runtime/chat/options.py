@@ -17,7 +17,8 @@ class ChatOptions:
     `tool_choice`: "" the model decides, "none" no call, "required" some call, else the name of the tool to call, once.
     `fixed_arguments` limits parameters of the named tool to the given values. `candidates` > 1 asks for that many
     alternative single calls, found by beam search, which neither samples nor uses a seed. `proposed` holds arguments of
-    further calls of the named tool, which are scored beside them.
+    further calls of the named tool, which are scored beside them. The answer's text ends before the first of the `stop`
+    texts; reasoning and calls may hold them. `parallel_calls` False allows one call at most.
     """
 
     max_tokens: int = 8192
@@ -30,11 +31,15 @@ class ChatOptions:
     fixed_arguments: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     candidates: int = 1
     proposed: Sequence[Mapping[str, Any]] = ()
+    stop: Sequence[str] = ()
+    parallel_calls: bool = True
 
     def __post_init__(self) -> None:
         self.sampling(())
         if self.thinking not in ("enabled", "disabled", "adaptive"):
             raise ValueError(f"thinking is {self.thinking!r}; use enabled, disabled or adaptive")
+        if len(self.stop) > 16 or not all(1 <= len(text) <= 256 for text in self.stop):
+            raise ValueError("stop takes up to 16 texts of 1 to 256 characters")
         if not 1 <= self.candidates <= 1000:
             raise ValueError(f"candidates is {self.candidates}; give a number from 1 to 1000")
         if self.fixed_arguments and self.tool_choice in ("", "none", "required"):

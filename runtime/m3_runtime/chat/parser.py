@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from m3_runtime.chat.elements import parse_elements
+from m3_runtime.chat.markers import first, held
 from m3_runtime.chat.schema import value_of
-from m3_runtime.chat.syntax import NAMESPACE, THINK_END, THINK_START
+from m3_runtime.chat.syntax import CALLS_END, CALLS_START, NAMESPACE, THINK_END, THINK_START
 
 _TOKEN = "\ufdd0"
 """Stands for the namespace token in the buffer: a code point that is reserved for such internal use."""
@@ -68,6 +69,7 @@ class AnswerParser:
             "think": self._in_think,
             "text": self._in_text,
             "block": self._in_block,
+            "bare": self._in_bare,
         }
 
     def feed(self, text: str) -> list[ParserEvent]:
@@ -106,67 +108,92 @@ class AnswerParser:
 
     def _in_think(self, events: list[ParserEvent], final: bool) -> bool:
         # The namespace token inside reasoning can only be a call whose closing marker was forgotten; spelled out, it is
-        # the model thinking about the syntax.
-        markers = (THINK_END, f"{_TOKEN}<tool_call>")
-        found = _first(self._buffer, markers)
-        if self._buffer.startswith(THINK_START):
-            self._buffer = self._buffer[len(THINK_START) :]
-            return True
+        # the model thinking about the syntax. A second opening marker means nothing.
+        markers = (THINK_END, THINK_START, _TOKEN + CALLS_START)
+        found = first(self._buffer, markers)
         if found is None:
-            held = 0 if final else _held(self._buffer, (THINK_START, *markers))
-            cut = len(self._buffer) - held
-            events.append(ThinkDelta(text=self._buffer[:cut]))
-            self._buffer = self._buffer[cut:]
+            self._pass(events, ThinkDelta, len(self._buffer) - (0 if final else held(self._buffer, markers)))
             return False
         place, marker = found
         events.append(ThinkDelta(text=self._buffer[:place].removesuffix(_TOKEN)))
-        self._buffer = self._buffer[place + len(marker) :] if marker == THINK_END else self._buffer[place:]
-        self._state = "text"
+        self._buffer = self._buffer[place:] if marker.startswith(_TOKEN) else self._buffer[place + len(marker) :]
+        self._state = "think" if marker == THINK_START else "text"
         return True
 
     def _in_text(self, events: list[ParserEvent], final: bool) -> bool:
-        place, mark = len(self._buffer), ""
-        for candidate in (_TOKEN, NAMESPACE):
-            index = self._buffer.find(candidate)
-            if 0 <= index < place:
-                place, mark = index, candidate
-        for marker in (THINK_START, THINK_END):
-            index = self._buffer.find(marker)
-            if 0 <= index < place:
-                events.append(TextDelta(text=self._buffer[:index]))
-                self._buffer = self._buffer[index + len(marker) :]
-                self._state = "think" if marker == THINK_START else "text"
-                return True
-        if not mark:
-            held = 0 if final else _held(self._buffer, (NAMESPACE, THINK_START, THINK_END))
-            cut = len(self._buffer) - held
-            events.append(TextDelta(text=self._buffer[:cut]))
-            self._buffer = self._buffer[cut:]
+        markers = (_TOKEN, NAMESPACE, THINK_START, THINK_END, CALLS_START)
+        found = first(self._buffer, markers)
+        if found is None:
+            self._pass(events, TextDelta, len(self._buffer) - (0 if final else held(self._buffer, markers)))
             return False
-        rest = self._buffer[place + len(mark) :]
+        place, marker = found
+        rest = self._buffer[place + len(marker) :]
+        if marker in (THINK_START, THINK_END):
+            self._pass(events, TextDelta, place)
+            self._buffer = rest
+            self._state = "think" if marker == THINK_START else "text"
+            return True
         tag = rest.lstrip()
+        if marker == CALLS_START:
+            return self._bare_block(events, place, tag, final)
         opening = re.match(r"<(tool_call|invoke\b[^<>]*)>", tag)
         if opening is not None:
-            events.append(TextDelta(text=self._buffer[:place]))
-            self._mark = mark
+            self._pass(events, TextDelta, place)
+            self._mark = marker
             # A block may lack its opening tag; the call itself is all that is needed.
-            self._buffer = tag[opening.end() :] if opening.group(1) == "tool_call" else mark + tag
+            self._buffer = tag[opening.end() :] if opening.group(1) == "tool_call" else marker + tag
             self._state = "block"
             return True
         if not final and _may_open(tag):
             # Text before the mark is certain, but whitespace there may belong to the block.
-            cut = len(self._buffer[:place].rstrip())
-            events.append(TextDelta(text=self._buffer[:cut]))
-            self._buffer = self._buffer[cut:]
+            self._pass(events, TextDelta, len(self._buffer[:place].rstrip()))
             return False
         if tag.startswith((THINK_START, THINK_END)):
             # A namespace mark glued to a think tag means nothing.
-            events.append(TextDelta(text=self._buffer[:place]))
+            self._pass(events, TextDelta, place)
             self._buffer = tag
             return True
-        events.append(TextDelta(text=self._buffer[:place] + (NAMESPACE if mark == NAMESPACE else "")))
+        events.append(TextDelta(text=self._buffer[:place] + (NAMESPACE if marker == NAMESPACE else "")))
         self._buffer = rest
         return True
+
+    def _bare_block(self, events: list[ParserEvent], place: int, tag: str, final: bool) -> bool:
+        """The opening tag of a block without its mark, and what comes behind it."""
+        mark = next((mark for mark in (_TOKEN, NAMESPACE) if tag.startswith(mark)), "")
+        behind = tag.removeprefix(mark).lstrip()
+        named = re.match(r"""<invoke\s+name\s*=\s*["']?([^<>"']*)["']?\s*>""", behind)
+        if named is not None and mark:
+            # The mark was forgotten before the first tag only. The call itself is all that is needed.
+            self._pass(events, TextDelta, place)
+            self._buffer = tag
+            return True
+        if named is not None and named.group(1).strip() in self._tools:
+            # No tag has a mark, so text cannot be told from tags: this is a call that nothing may run.
+            self._pass(events, TextDelta, place)
+            self._state = "bare"
+            return True
+        if not final and named is None and (NAMESPACE.startswith(tag) or _may_invoke(behind)):
+            self._pass(events, TextDelta, place)
+            return False
+        self._pass(events, TextDelta, place + len(CALLS_START))
+        return True
+
+    def _in_bare(self, events: list[ParserEvent], final: bool) -> bool:
+        end = self._buffer.find(CALLS_END)
+        if end < 0 and not final:
+            return False
+        text = self._buffer if end < 0 else self._buffer[: end + len(CALLS_END)]
+        self._buffer = self._buffer[len(text) :]
+        problem = "the tags of the call lack their mark"
+        cut_off = end < 0 and "</invoke>" not in text
+        events.append(BadCall(text=self._shown(text), problem=problem, cut_off=cut_off))
+        self._state = "text"
+        return True
+
+    def _pass(self, events: list[ParserEvent], kind: type[TextDelta] | type[ThinkDelta], count: int) -> None:
+        """Let the first characters of the buffer out."""
+        events.append(kind(text=self._buffer[:count]))
+        self._buffer = self._buffer[count:]
 
     def _in_block(self, events: list[ParserEvent], final: bool) -> bool:
         stripped = self._buffer.lstrip()
@@ -228,26 +255,14 @@ class AnswerParser:
         return Call(name=name, arguments=arguments)
 
 
-def _first(text: str, markers: tuple[str, ...]) -> tuple[int, str] | None:
-    found = [(place, marker) for marker in markers if (place := text.find(marker)) >= 0]
-    return min(found) if found else None
-
-
-def _held(text: str, markers: tuple[str, ...]) -> int:
-    """How many characters at the end of the text may be the beginning of a marker."""
-    longest = max(map(len, markers)) - 1
-    for size in range(min(longest, len(text)), 0, -1):
-        if any(marker.startswith(text[-size:]) for marker in markers):
-            return size
-    return 0
-
-
 def _may_open(tag: str) -> bool:
     """Whether text after a namespace mark can still become an opening tag."""
-    return (
-        any(option.startswith(tag) for option in ("<tool_call>", "<invoke", THINK_START, THINK_END))
-        or re.fullmatch(r"<invoke\b[^<>]*", tag) is not None
-    )
+    return any(option.startswith(tag) for option in (CALLS_START, THINK_START, THINK_END)) or _may_invoke(tag)
+
+
+def _may_invoke(tag: str) -> bool:
+    """Whether text can still become the opening tag of a call."""
+    return "<invoke".startswith(tag) or re.fullmatch(r"<invoke\b[^<>]*", tag) is not None
 
 
 def _may_continue(text: str, mark: str) -> bool:
@@ -257,6 +272,4 @@ def _may_continue(text: str, mark: str) -> bool:
     if not text.startswith(mark):
         return False
     tag = text[len(mark) :].lstrip()
-    return any(option.startswith(tag) for option in ("</tool_call>", "<invoke")) or (
-        re.fullmatch(r"<invoke\b[^<>]*", tag) is not None
-    )
+    return CALLS_END.startswith(tag) or _may_invoke(tag)

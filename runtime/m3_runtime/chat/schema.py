@@ -14,6 +14,46 @@ ITEM = "item"
 """The tag of an array's elements."""
 
 
+_LISTS = ("anyOf", "oneOf", "allOf")
+_MAPS = ("properties", "$defs", "definitions")
+
+
+def check_schema(schema: Any, where: str) -> None:
+    """ValueError that names the place if a part of a JSON schema that is read here has the wrong form.
+
+    Property names become tags, so they cannot hold angle brackets or begin or end with white space.
+    """
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, Mapping):
+        raise ValueError(f"{where} is {json.dumps(schema)[:80]}, not a schema")
+    kinds = schema.get("type", "string")
+    if not all(isinstance(kind, str) for kind in (kinds if isinstance(kinds, list) else [kinds])):
+        raise ValueError(f"{where}.type must be text or a list of texts")
+    if not isinstance(schema.get("enum", []), list):
+        raise ValueError(f"{where}.enum must be a list")
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise ValueError(f"{where}.required must be a list of names")
+    for key in _MAPS:
+        if not isinstance(schema.get(key, {}), Mapping):
+            raise ValueError(f"{where}.{key} must be an object")
+        for name, part in schema.get(key, {}).items():
+            if key == "properties" and not re.fullmatch(r"[^<>\s]([^<>]*[^<>\s])?", name):
+                raise ValueError(f"{where}.properties has the name {name!r}, which cannot be a tag")
+            check_schema(part, f"{where}.{key}.{name}")
+    for key in _LISTS:
+        if not isinstance(schema.get(key, []), list):
+            raise ValueError(f"{where}.{key} must be a list of schemas")
+        for index, part in enumerate(schema.get(key, [])):
+            check_schema(part, f"{where}.{key}[{index}]")
+    if "additionalProperties" in schema:
+        check_schema(schema["additionalProperties"], f"{where}.additionalProperties")
+    items = schema.get("items", [])  # one schema; a list of them in old drafts
+    for part in items if isinstance(items, list) else [items]:
+        check_schema(part, f"{where}.items")
+
+
 def resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema behind local `$ref`s; an empty schema for what cannot be found."""
     seen = 0

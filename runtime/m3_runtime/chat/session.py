@@ -11,7 +11,7 @@ from m3_model.tokenizer import Tokenizer
 from m3_model.vision.resize import ResizeRule
 from m3_runtime.chat.encoding import PromptEncoder
 from m3_runtime.chat.events import Candidate, ChatEvent, Finish, PrefillProgress, Usage
-from m3_runtime.chat.grammar import GrammarCompiler, GrammarMatcher, schema_of
+from m3_runtime.chat.grammar import BadTools, GrammarCompiler, GrammarMatcher, schema_of
 from m3_runtime.chat.media import media_in
 from m3_runtime.chat.options import ChatOptions
 from m3_runtime.chat.parser import Call
@@ -32,6 +32,8 @@ class Turn:
     def __init__(self, prompt: Prompt, request: Request, answer: Answer, transcripts: Transcripts):
         self.prompt, self.request, self._answer, self._transcripts = prompt, request, answer, transcripts
         self._cached_tokens = 0
+        self.ended = False
+        """Whether Finish has come; a stop text brings it before the engine ends the request."""
 
     def feed(self, output: Output) -> list[ChatEvent]:
         """The events of one output of the engine; Finish is the last of the last output."""
@@ -41,8 +43,11 @@ class Turn:
         events: list[ChatEvent] = [*self._answer.feed(output.token_ids)]
         if output.finish_reason is not None:
             events += self._answer.finish()
-            self._transcripts.remember(self.prompt, self._answer.message(), self._answer.token_ids)
-            cut = output.finish_reason == "length"
+        self.ended = output.finish_reason is not None or self._answer.stopped
+        if self.ended:
+            if not self._answer.stopped:  # else the ids hold more than the answer
+                self._transcripts.remember(self.prompt, self._answer.message(), self._answer.token_ids)
+            cut = output.finish_reason == "length" and not self._answer.stopped
             events.append(self.finished("length" if cut else "tool_calls" if self._answer.calls else "stop"))
         return events
 
@@ -130,16 +135,27 @@ class ChatEngine:
         try:
             for output in outputs:
                 yield from turn.feed(output)
+                if turn.ended:
+                    return
         finally:
             outputs.close()  # type: ignore[attr-defined]
 
     def prepare(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], options: ChatOptions
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: ChatOptions,
+        *,
+        number: int = 0,
     ) -> Turn:
-        """The request of a turn, for a caller that drives the engine itself."""
+        """The request of a turn, for a caller that drives the engine itself.
+
+        `number` tells the answers to one prompt apart: the ids of their calls differ.
+        """
         for tool in tools:
             if not isinstance(tool.get("function"), Mapping) or not isinstance(tool["function"].get("name"), str):
-                raise ValueError("every tool needs the form {type: function, function: {name, parameters}}")
+                raise BadTools("every tool needs the form {type: function, function: {name, parameters}}")
+            schema_of(tool)
         known = normalise(messages)
         shown = self._show(known)
         prompt = self._transcripts.prompt(known, tools, options.thinking, shown)
@@ -151,7 +167,7 @@ class ChatEngine:
             sampling=options.sampling((self._end,)),
             grammar=self._grammar(tools, options),
         )
-        return Turn(prompt, request, self._answer(tools, options, prompt, 0), self._transcripts)
+        return Turn(prompt, request, self._answer(tools, options, prompt, number), self._transcripts)
 
     def score_calls(
         self,
@@ -257,7 +273,9 @@ class ChatEngine:
 
     def _answer(self, tools: Sequence[Mapping[str, Any]], options: ChatOptions, prompt: Prompt, number: int) -> Answer:
         schemas = {tool["function"]["name"]: schema_of(tool) for tool in tools}
-        return Answer(self.tokenizer, schemas, thinking=options.thinking, key=prompt.key, number=number)
+        return Answer(
+            self.tokenizer, schemas, thinking=options.thinking, key=prompt.key, number=number, stop=options.stop
+        )
 
     def _grammar(self, tools: Sequence[Mapping[str, Any]], options: ChatOptions) -> GrammarMatcher | None:
         if not tools and options.tool_choice in ("", "none"):
@@ -269,7 +287,9 @@ class ChatEngine:
             thinking=options.thinking,
             tool_choice="" if options.tool_choice == "none" else options.tool_choice,
             fixed_arguments=options.fixed_arguments,
-            single=options.candidates > 1 or options.tool_choice not in ("", "none", "required"),
+            single=options.candidates > 1
+            or not options.parallel_calls
+            or options.tool_choice not in ("", "none", "required"),
             # Beams are to differ in their calls; reasoning of their own would fill them instead.
             may_think=options.candidates == 1,
         )

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from m3_runtime.chat.media import read_media
+from m3_runtime.chat.sandbox import BoundedEnvironment
 from m3_runtime.chat.syntax import THINK_END, THINK_START
 
 Thinking = Literal["enabled", "disabled", "adaptive"]
@@ -21,18 +21,18 @@ ChatMessage = Mapping[str, Any]
 
 
 class ChatTemplate:
-    """A compiled template. ValueError if the source is not a template."""
+    """A compiled template, whose renderings take `limit_s` seconds at most. ValueError if it is not a template."""
 
-    def __init__(self, source: str):
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
+    def __init__(self, source: str, *, limit_s: float = 20.0):
+        self._environment = BoundedEnvironment(limit_s=limit_s)
+        self._environment.filters["tojson"] = _to_json
+        self._environment.globals["raise_exception"] = _raise_exception
         try:
-            self._template = environment.from_string(source)
+            self._template = self._environment.compile_bounded(source)
         except jinja2.TemplateSyntaxError as error:
             raise ValueError(f"the chat template has an error in line {error.lineno}: {error.message}") from error
+        except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
+            raise ValueError(f"the chat template cannot be used: {error}") from error
 
     @classmethod
     def from_folder(cls, folder: Path) -> ChatTemplate:
@@ -60,8 +60,8 @@ class ChatTemplate:
         if thinking is not None:
             variables["thinking_mode"] = thinking
         try:
-            return self._template.render(**variables)
-        except jinja2.TemplateError as error:
+            return self._environment.render_bounded(self._template, variables)
+        except Exception as error:  # the edge to a program that is not ours, whose mistakes raise anything
             raise ValueError(f"the chat template refuses these messages: {error}") from error
 
 
@@ -115,7 +115,10 @@ def _assistant(entry: dict[str, Any], message: ChatMessage, where: str) -> None:
     else:
         entry["reasoning_content"] = ""
     entry["content"] = text
-    calls = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message.get("tool_calls") or ())]
+    given = message.get("tool_calls") or ()
+    if not isinstance(given, Sequence):
+        raise ValueError(f"{where}.tool_calls must be a list")
+    calls = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(given)]
     if calls:
         entry["tool_calls"] = calls
 
@@ -128,7 +131,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"{where}.function.arguments is not JSON: {error}") from error
     if not isinstance(arguments, Mapping):
         raise ValueError(f"{where}.function.arguments must be a JSON object")

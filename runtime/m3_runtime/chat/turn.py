@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from m3_model.tokenizer import Tokenizer
+from m3_runtime.chat.markers import StopText
 from m3_runtime.chat.parser import AnswerParser, BadCall, Call, ParserEvent, TextDelta, ThinkDelta
 from m3_runtime.chat.syntax import NAMESPACE, THINK_END, THINK_START
 from m3_runtime.chat.template import normalise
@@ -17,13 +18,20 @@ class Answer:
     """Decodes and parses one answer."""
 
     def __init__(
-        self, tokenizer: Tokenizer, tools: Mapping[str, Mapping[str, Any]], *, thinking: str, key: str, number: int = 0
+        self,
+        tokenizer: Tokenizer,
+        tools: Mapping[str, Mapping[str, Any]],
+        *,
+        thinking: str,
+        key: str,
+        number: int = 0,
+        stop: Sequence[str] = (),
     ):
         self._parser = AnswerParser(tools, thinking=thinking)
         self._tokenizer = tokenizer
         self._decoder = tokenizer.incremental()
         self._markers = {tokenizer.token_id(m): m for m in (NAMESPACE, THINK_START, THINK_END)}
-        self._key, self._number = key, number
+        self._key, self._number, self._stop = key, number, StopText(stop)
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self.calls: list[Call] = []
@@ -45,7 +53,13 @@ class Answer:
 
     def finish(self) -> list[ParserEvent]:
         """What was still held back; a call that was cut off is a BadCall."""
-        return self._note(self._parser.feed(self._decoder.flush()) + self._parser.finish())
+        events = self._note(self._parser.feed(self._decoder.flush()) + self._parser.finish())
+        return events + self._text_events(self._stop.flush())
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop text came; the answer ends before it, whatever else was generated."""
+        return self._stop.found
 
     def message(self) -> dict[str, Any]:
         """The answer as a normalised message."""
@@ -61,17 +75,27 @@ class Answer:
     def _note(self, events: list[ParserEvent]) -> list[ParserEvent]:
         noted: list[ParserEvent] = []
         for event in events:
+            if self.stopped:
+                break
+            if isinstance(event, TextDelta):
+                noted += self._text_events(self._stop.feed(event.text))
+                continue
+            noted += self._text_events(self._stop.flush())
             if isinstance(event, Call):
                 event = dataclasses.replace(event, id=self._call_id())
                 self.calls.append(event)
-            elif isinstance(event, TextDelta):
-                self._text.append(event.text)
             elif isinstance(event, ThinkDelta):
                 self._reasoning.append(event.text)
             elif isinstance(event, BadCall):
                 self.has_bad_call = True
             noted.append(event)
         return noted
+
+    def _text_events(self, text: str) -> list[ParserEvent]:
+        if not text:
+            return []
+        self._text.append(text)
+        return [TextDelta(text=text)]
 
     def _call_id(self) -> str:
         """The same conversation gives the same id, so that a replay equals its recording."""
