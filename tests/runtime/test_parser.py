@@ -126,7 +126,7 @@ def _parse(text: str, tools: Json = None, *, thinking: str = "adaptive", cuts: i
     return _joined(events + parser.finish())
 
 
-@pytest.fixture(scope="module", params=["in M3's syntax", "released"])
+@pytest.fixture(scope="module", params=["in M3's syntax", pytest.param("released", marks=pytest.mark.weights)])
 def any_template(request: pytest.FixtureRequest, template: ChatTemplate) -> ChatTemplate:
     """The template of these tests, and the released one where M3_TEMPLATE gives its path."""
     if request.param != "released":

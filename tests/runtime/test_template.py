@@ -140,6 +140,7 @@ LONG = [
 ROOT = [{"role": r, "content": c} for r, c in (("root", "R"), ("developer", "D"), ("system", "ignored"))] + [USER]
 
 
+@pytest.mark.weights
 @pytest.mark.skipif(not RELEASED, reason="the released template is not ours to ship: M3_TEMPLATE gives its path")
 @pytest.mark.parametrize(
     ("messages", "options", "digest"),
