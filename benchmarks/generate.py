@@ -4,8 +4,8 @@
 
 Both compute the same checkpoint in float32 (transformers with its fastest attention, sdpa) in one process; the result
 is one JSON file under benchmarks/results/. The prompt is that of the recorded repair in tests/transcripts, right before
-its edit. Each repeat measures everything once, ours and
-theirs in turn, and a figure is the median over the repeats, so that other work on the machine falls on both.
+its edit. Each repeat measures everything once, ours and theirs in turn, and a figure is the median over the repeats, so
+that other work on the machine falls on both.
 
 - decode: tokens per second of one greedy answer, without drafts
 - candidates: seconds for 16 sampled answers to the prompt. Ours reads the prompt once and forks; theirs is given it 16
