@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow lint bench bench-generate bench-kernels nano clean
+.PHONY: demo test test-slow soak lint bench bench-generate bench-kernels nano clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +20,9 @@ test: $(VENV)/ready
 
 test-slow: $(VENV)/ready  ## what takes minutes: long texts against transformers
 	$(BIN)/python -m pytest -q -m slow
+
+soak: $(VENV)/ready  ## 1,000 requests to one server, its memory measured (minutes)
+	$(BIN)/python -m pytest -q -s -m slow tests/end_to_end/test_soak.py
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
