@@ -26,9 +26,10 @@ class Served:
         assert found, first + self.process.stderr.read()
         self.url = found.group(1)
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, key: str = "") -> dict[str, float]:
         """Every sample, named as in the text format."""
-        text = httpx.get(f"{self.url.removesuffix('/v1')}/metrics").text
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        text = httpx.get(f"{self.url.removesuffix('/v1')}/metrics", headers=headers).text
         return {
             sample.name + "".join(f"{{{value}}}" for value in sample.labels.values()): sample.value
             for family in text_string_to_metric_families(text)

@@ -216,7 +216,8 @@ def test_sigterm_gives_a_grace_and_then_tells_every_client(home: dict[str, str],
 
         thread = threading.Thread(target=ask)
         thread.start()
-        time.sleep(0.3)
+        while served.metrics("s3cret")["m3_answers_running"] < 2:
+            time.sleep(0.02)
         asked = time.monotonic()
         results: list[tuple[int, str]] = []
         ending = threading.Thread(target=lambda: results.append(served.end()))

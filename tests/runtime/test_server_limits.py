@@ -39,10 +39,19 @@ def client(server: Running) -> Iterator[httpx.Client]:
 
 
 def _raw(server: Running, text: str, *, then_read: bool = True) -> bytes:
-    """Send bytes as they are, and read what comes until the server closes or answers."""
+    """Send bytes as they are, and read the whole answer, however it is cut."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(text.encode())
-        return connection.recv(65536) if then_read else b""
+        if not then_read:
+            return b""
+        reply = connection.recv(65536)
+        length = re.compile(rb"(?i)content-length: (\d+).*?\r\n\r\n(.*)", re.DOTALL)
+        while not (found := length.search(reply)) or len(found[2]) < int(found[1]):
+            more = connection.recv(65536)
+            if not more:
+                break
+            reply += more
+        return reply
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["length told", "in chunks"])
