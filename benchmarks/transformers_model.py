@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import benchmarks.any_torchvision  # noqa: F401 - before transformers
+
+# isort: split
 import torch
 from torch import Tensor
 from transformers.models.minimax_m3_vl.configuration_minimax_m3_vl import MiniMaxM3VLTextConfig
