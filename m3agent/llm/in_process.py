@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from m3_tools.base import ToolSpec
 from m3agent.llm.protocol import (
@@ -151,8 +151,7 @@ def _start(
         proposed=[dict(arguments) for arguments in options.proposed],
     )
     chat = [message_to_chat(message, "template") for message in messages]
-    stream = engine.stream(chat, [tool.to_openai() for tool in tools], chat_options)
-    return cast("Generator[ChatEvent, None, None]", stream)
+    return engine.stream(chat, [tool.to_openai() for tool in tools], chat_options)
 
 
 def _translate(event: ChatEvent) -> ModelEvent:

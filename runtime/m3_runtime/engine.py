@@ -110,7 +110,7 @@ class Engine:
                 mailbox.append(output)
         return kept
 
-    def stream(self, request: Request) -> Iterator[Output]:
+    def stream(self, request: Request) -> Generator[Output]:
         """Run one request to its end, other live requests along with it; closing the iterator cancels it."""
         request_id = self.add(request)
         mailbox: deque[Output] = deque()

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from m3_model.vision.encoder import VisionEncoder
-
 TokenKey = int | bytes
 """The id of a token, or the key of the visual that it is a part of."""
 
@@ -51,8 +49,8 @@ def token_keys(token_ids: Sequence[int], visuals: Sequence[Visual]) -> list[Toke
 class Encodings:
     """The vectors of the visuals that were read last, about `max_bytes` of them, by content."""
 
-    def __init__(self, encoder: VisionEncoder, max_bytes: int):
-        self._encoder, self._max_bytes = encoder, max_bytes
+    def __init__(self, encode: Callable[[torch.Tensor], torch.Tensor], max_bytes: int):
+        self._encode, self._max_bytes = encode, max_bytes
         self._kept: OrderedDict[bytes, torch.Tensor] = OrderedDict()
         self.num_bytes = 0
 
@@ -60,7 +58,7 @@ class Encodings:
         """The vectors of all its tokens, [N, C]; computed if they are not kept."""
         vectors_NC = self._kept.get(visual.key)
         if vectors_NC is None:
-            vectors_NC = self._kept[visual.key] = self._encoder(visual.frames())
+            vectors_NC = self._kept[visual.key] = self._encode(visual.frames())
             self.num_bytes += vectors_NC.nbytes
         self._kept.move_to_end(visual.key)
         while self.num_bytes > self._max_bytes and len(self._kept) > 1:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from m3_tools.base import Tool
+from m3_tools.mcp.tools import AnyArgs
 from m3agent.approval import decide
 from m3agent.errors import M3Error
 from m3agent.messages import ToolCall, assistant, message_to_json
@@ -21,20 +23,20 @@ ROOT = Path(__file__).parents[2]
 SERVER = ROOT / "tests" / "tools" / "mcp" / "raw_server.py"
 
 
-class Remote:
-    """As much of a tool as is judged."""
+class Remote(Tool[AnyArgs]):
+    """A tool as those of servers are, of which the name is judged."""
 
-    name, read_only = "github__create_issue", False
+    name, args_type, read_only = "github__create_issue", AnyArgs, False
 
 
 @pytest.mark.parametrize(("mode", "verdict"), [("plan", "refuse"), ("ask", "ask"), ("edit", "ask"), ("auto", "allow")])
 def test_they_are_asked_for_like_commands(mode: Any, verdict: str) -> None:
-    assert decide(mode, Remote(), {}).verdict == verdict  # type: ignore[arg-type]
+    assert decide(mode, Remote(), {}).verdict == verdict
 
 
 def test_rules_name_them_one_by_one_or_by_server() -> None:
     def judged(**rules: list[str]) -> str:
-        return decide("edit", Remote(), {"title": "x"}, rules=parse_rules(rules)).verdict  # type: ignore[arg-type]
+        return decide("edit", Remote(), {"title": "x"}, rules=parse_rules(rules)).verdict
 
     assert judged(allow=["github__create_issue"]) == "allow"
     assert judged(allow=["github__*"]) == "allow"

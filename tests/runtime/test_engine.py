@@ -139,7 +139,7 @@ def test_closing_a_stream_cancels_it(decoder: Decoder) -> None:
     engine = _engine(decoder, prefix_cache=False)
     stream = engine.stream(Request(prompt=_prompt(200), sampling=SamplingParams(max_tokens=100)))
     next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert not engine.has_work
     assert engine.pool.num_free == engine.pool.num_pages
 

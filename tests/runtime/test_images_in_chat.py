@@ -212,7 +212,12 @@ def test_a_picture_that_was_seen_before_is_decoded_only_where_it_is_needed(seein
         outputs = list(seeing.engine.stream(turn.request))
         assert next(o.cached_tokens for o in outputs if isinstance(o, PrefillProgress)) >= expected
     read: list[int] = []
-    again = dataclasses.replace(visual, frames=lambda: read.append(1) or visual.frames())  # type: ignore[func-returns-value]
+
+    def frames() -> torch.Tensor:
+        read.append(1)
+        return visual.frames()
+
+    again = dataclasses.replace(visual, frames=frames)
     list(seeing.engine.stream(dataclasses.replace(turn.request, visuals=[again])))
     assert read == []
     torch.testing.assert_close(visual.frames(), read_image(png(1), CONFIG, default_rule(CONFIG)), atol=0, rtol=0)

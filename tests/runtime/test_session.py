@@ -105,7 +105,7 @@ def test_closing_the_iterator_frees_the_sequence(chat: ChatEngine, tools: Tools)
     stream = chat.stream(START, tools, ChatOptions(max_tokens=100, seed=1))
     assert isinstance(next(stream), PrefillProgress)
     next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert not chat.engine.has_work
     assert chat.engine.prefix_cache is not None
     assert chat.engine.pool.num_free + chat.engine.prefix_cache.num_pages == chat.engine.pool.num_pages

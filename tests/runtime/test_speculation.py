@@ -118,7 +118,7 @@ def test_a_cancelled_answer_stops_within_a_step(decoder: Decoder) -> None:
     guessing = engine(decoder, 7)
     stream = guessing.stream(Request(prompt=[5, 6, 7] * 20, sampling=SamplingParams(temperature=0, max_tokens=300)))
     next(output for output in stream if isinstance(output, TokenOutput))
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert not guessing.has_work
     assert guessing.pool.num_used == 0
 

@@ -181,7 +181,8 @@ def test_a_picture_is_encoded_once_and_not_at_all_where_its_pages_are_known(deco
     assert runs.runner.encodings.num_bytes == 200 * decoder.config.hidden_size * 4
     fresh = engine(decoder)
     answer(fresh, prompt(picture))
-    fresh.runner.encodings = Encodings(decoder.vision, 0)  # type: ignore[arg-type]
+    assert decoder.vision is not None
+    fresh.runner.encodings = Encodings(decoder.vision, 0)
     asked = picture.asked
     request = Request(prompt=[*prompt(picture).prompt, *TEXT[:90]], visuals=[picture.at(150)])
     assert fresh.score(request.prompt, [[1]], request.visuals)[0] < 0
@@ -195,13 +196,13 @@ def test_of_encodings_those_used_last_are_kept() -> None:
         calls.append(int(frames))
         return torch.zeros(10, 2)
 
-    encodings = Encodings(encode, 200)  # type: ignore[arg-type]
+    encodings = Encodings(encode, 200)
     visuals = [Visual(key=bytes([i]), runs=(), frames=lambda i=i: torch.tensor(i)) for i in range(4)]  # type: ignore[misc]
     for i in (0, 1, 0, 2, 0, 1):  # 80 bytes each: two fit
         encodings.get(visuals[i])
     assert calls == [0, 1, 2, 1]
     assert encodings.num_bytes == 160
-    alone = Encodings(encode, 0)  # type: ignore[arg-type]
+    alone = Encodings(encode, 0)
     for i in (3, 3):
         alone.get(visuals[i])
     assert calls[4:] == [3]

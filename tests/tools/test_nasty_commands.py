@@ -129,7 +129,7 @@ def test_an_endless_line_on_a_screen_that_watches(context: ToolContext) -> None:
     with Peak() as peak:
         asyncio.run(call_tool(ShellTool(), {"command": "head -c 30000000 /dev/zero | tr '\\0' x"}, context))
     assert pieces[0] > 10
-    assert pieces[1] <= (1 << 16) + 8192  # one read of the pipe, behind what waited in case it begins a secret
+    assert pieces[1] <= 1 << 16
     assert peak.grown_bytes < 40e6
 
 

@@ -121,6 +121,7 @@ _BEGUN = re.compile(
     re.DOTALL,
 )
 _MAX_HELD_CHARS = 8192
+_PIECE_CHARS = 1 << 16
 
 
 class RedactedStream:
@@ -135,14 +136,18 @@ class RedactedStream:
         while begun := _BEGUN.search(text, max(0, len(text) - _MAX_HELD_CHARS), ready):
             ready = begun.start()
         self._held = text[ready:]
-        if ready:
-            self._send(self._redact(text[:ready]))
+        self._pass_on(text[:ready])
 
     def close(self) -> None:
         """Pass on what waits."""
-        if self._held:
-            self._send(self._redact(self._held))
-            self._held = ""
+        self._pass_on(self._held)
+        self._held = ""
+
+    def _pass_on(self, text: str) -> None:
+        """In pieces no longer than one read of a pipe, whatever waited before it."""
+        redacted = self._redact(text)
+        for start in range(0, len(redacted), _PIECE_CHARS):
+            self._send(redacted[start : start + _PIECE_CHARS])
 
 
 def _fits(name: str, patterns: tuple[str, ...]) -> bool:

@@ -24,7 +24,8 @@ KEYS, STAGES = 64, 4
 BOUNDED_KEYS, BOUNDED_STAGES = 32, 5
 """The same where the softmax is bounded: a step then has so little to do beside its products that four programs fit."""
 SHARED_ENOUGH = 2.25
-"""Blocks in a tile's union, in lists: below it the union is read faster than partial results are written and read."""
+"""Blocks in a tile's union, in lists: below it the union is read faster than partial results are written and read. 0
+would send every tile by block, infinity none."""
 PROGRAMS = 264
 ROWS_TO_ADD = 16
 """Rows whose parts one program adds up."""
@@ -41,23 +42,6 @@ def sparse_prefill(
     max_product: float = math.inf,
 ) -> Tensor:
     """As the reference. Errors: ValueError also for dtypes, strides or sizes that the tiles cannot take."""
-    return attend(
-        q_THD, k_PSGD, v_PSGD, blocks_TGK, batch, scale=scale, max_product=max_product, shared_enough=SHARED_ENOUGH
-    )
-
-
-def attend(
-    q_THD: Tensor,
-    k_PSGD: Tensor,
-    v_PSGD: Tensor,
-    blocks_TGK: Tensor,
-    batch: AttentionBatch,
-    *,
-    scale: float,
-    shared_enough: float,
-    max_product: float = math.inf,
-) -> Tensor:
-    """The same for another border between the two ways: 0 sends every tile by block, infinity none."""
     check_attention(q_THD, k_PSGD, v_PSGD, batch.page_table_BN, blocks_TGK)
     T, H, D = q_THD.shape
     P, S, G, _ = k_PSGD.shape
@@ -85,7 +69,7 @@ def attend(
     with on_device_of(q_THD):
         unite[(tiles, G, B)](
             blocks_TGK, pages, blocks, choosers, counts, by_block, edge_counts, edge_ranks, edge_pages, *where,
-            batch.page_table_BN, N, int(min(shared_enough * K, queries * slots)), K=K, SLOTS=slots, QUERIES=queries,
+            batch.page_table_BN, N, int(min(SHARED_ENOUGH * K, queries * slots)), K=K, SLOTS=slots, QUERIES=queries,
             S=S, num_warps=1,
         )  # fmt: skip
         attend_unions[(tiles, G, B)](

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -124,7 +124,7 @@ class ChatEngine:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
         options: ChatOptions | None = None,
-    ) -> Iterator[ChatEvent]:
+    ) -> Generator[ChatEvent]:
         """Answer a conversation; the last event is Finish. ValueError, or PromptTooLong, for what cannot be done."""
         options = options or ChatOptions()
         turn = self.prepare(messages, tools, options)
@@ -138,7 +138,7 @@ class ChatEngine:
                 if turn.ended:
                     return
         finally:
-            outputs.close()  # type: ignore[attr-defined]
+            outputs.close()
 
     def prepare(
         self,

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import queue
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 
 from m3_runtime.chat.events import ChatEvent, Finish
 from m3_runtime.chat.session import ChatEngine, Turn
@@ -57,7 +57,7 @@ class Worker:
         self._chat, self._max_open = chat, max_open
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._running: dict[int, tuple[Job, int, Turn]] = {}
-        self._searches: dict[Job, Iterator[ChatEvent]] = {}
+        self._searches: dict[Job, Generator[ChatEvent]] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name="m3-engine", daemon=True)
 
@@ -169,7 +169,7 @@ class Worker:
 
     def _end_search(self, job: Job) -> None:
         """Closing the events gives back the pages of a search that has not ended by itself."""
-        self._searches.pop(job).close()  # type: ignore[attr-defined]
+        self._searches.pop(job).close()
 
     def _drop_cancelled(self) -> None:
         for job in [job for job in self._searches if job.cancelled]:
