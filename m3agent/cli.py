@@ -71,7 +71,7 @@ def main() -> NoReturn:
         code = Exit.USAGE
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "m3"
-        code = fail(f"{error.format_message()} See `{where} --help`.", Exit.USAGE)
+        code = fail(f"{error.format_message().rstrip('.')}. See `{where} --help`.", Exit.USAGE)
     except (click.Abort, KeyboardInterrupt):
         code = Exit.INTERRUPTED
     except M3Error as error:

@@ -101,6 +101,7 @@ def test_every_listed_command_exists_and_has_help(home: Path, tmp_path: Path) ->
         (["run", "x", "--mode", "yolo"], 2, "yolo"),
         (["run", "x", "--max-steps", "0"], 2, "max-steps"),
         (["run", " "], 2, "the task is empty"),
+        (["trust", "nonsense"], 2, "unexpected extra argument (nonsense). See `m3 trust --help`."),
         (["run", "x", "--model", "no-such-model"], 2, "there is no model 'no-such-model'"),
         (["run", "x", "--model", "MiniMaxAI/MiniMax-M3"], 2, "hub id"),
         (["run", "x", "--model", "http://127.0.0.1:9/v1"], 75, "is the server running"),
