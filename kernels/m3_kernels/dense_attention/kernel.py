@@ -13,7 +13,7 @@ from torch import Tensor
 from m3_kernels.batch import AttentionBatch
 from m3_kernels.dense_attention.library import MIN_QUERIES, attend_sequence
 from m3_kernels.launch import check_attention, on_device_of
-from m3_kernels.softmax import accumulate, arrival_counters, is_last, merged
+from m3_kernels.softmax import LOG2_E, accumulate, arrival_counters, is_last, merged
 
 TILE_ROWS = 128
 """Queries times heads of a tile where there are many queries."""
@@ -75,7 +75,7 @@ def attend(q_THD: Tensor, k_PSGD: Tensor, v_PSGD: Tensor, batch: AttentionBatch,
             v_PSGD.stride(1),
             N,
             many,
-            scale * 1.4426950408889634,
+            scale * LOG2_E,
             GROUP=H // G,
             HEADS=heads,
             QUERIES=queries,
