@@ -47,8 +47,8 @@ BF16_WEIGHTS |= dict.fromkeys(("flat", "order", "starts"), "*i64")
 OTHER_WEIGHTS: dict[int, dict[str, str]] = {
     32: dict.fromkeys(EXPERT_TENSORS, "*fp32"),
     16: {},
-    8: {"w13": "*fp8e4nv", "w2": "*fp8e4nv", "w13_scale": "*i32", "w2_scale": "*i32"},
-    4: dict.fromkeys(("w13", "w2", "w13_scale", "w2_scale"), "*u8"),
+    8: {"w13": "*i16", "w2": "*i16", "w13_scale": "*u8", "w2_scale": "*u8"},
+    4: {"w13": "*i16", "w2": "*i16", "w13_scale": "*u8", "w2_scale": "*u8"},
 }
 
 
@@ -59,8 +59,7 @@ def expert_cases() -> list[tuple[str, Any, dict[str, str], dict[str, Any], dict[
         tile = moe.tile_sizes(rows, 128, bits)[which]
         options = {key: tile[key] for key in ("num_warps", "num_stages")}
         types = BF16_WEIGHTS | OTHER_WEIGHTS[bits] | {"weights": "*fp32", "alpha": "fp32", "limit": "fp32"}
-        values = GROUPED | tile | {"FEW": rows <= moe.FEW_ROWS, "BITS": min(bits, 16), "K": 4, "PTX": bits != 32}
-        values["SCALES"] = 4 if bits == 8 else 1
+        values = GROUPED | tile | {"FEW": rows <= moe.FEW_ROWS, "BITS": min(bits, 16), "K": 4, "PACKED": bits != 32}
         cases.append((f"moe_experts {name}", (moe._gate_up, moe._down)[which], types, values, options))
     return cases
 

@@ -1,77 +1,88 @@
-"""Tiles of stored weights as the numbers they stand for: plain ones, MXFP8 and MXFP4. Legend: N rows, C columns."""
+"""Tiles of stored weights as the numbers they stand for: MXFP8 and MXFP4. Legend: N rows, W words of 16 bits, G groups.
+
+A word holds two neighbouring inputs in MXFP8 and four in MXFP4, which is also how a product takes its left operand out
+of registers: two 16-bit numbers each. So the first inputs of all words make one tile, the second inputs the next one,
+and no number ever changes its thread or its place. Tokens must come in the same order: `by_piece`.
+"""
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
-E4M3_TIMES_BF16 = tl.constexpr("""{
-    .reg .b32 low, high, bits, two_120;
-    mov.b32 two_120, 0x7B807B80;
-    prmt.b32 low, $2, 0, 0x1404;
-    prmt.b32 high, $2, 0, 0x3424;
-    and.b32 bits, low, 0x7F007F00;
-    shr.b32 bits, bits, 4;
-    lop3.b32 low, low, 0x80008000, bits, 0xEA;
-    and.b32 bits, high, 0x7F007F00;
-    shr.b32 bits, bits, 4;
-    lop3.b32 high, high, 0x80008000, bits, 0xEA;
-    mul.bf16x2 low, low, two_120;
-    mul.bf16x2 high, high, two_120;
-    mul.bf16x2 $0, low, $3;
-    mul.bf16x2 $1, high, $4;
-}""")
-"""Four e4m3 numbers times four bfloat16 numbers. Exponent and mantissa in bfloat16's places give 2 ** -120 times the
-value, subnormal numbers too; both products are exact. NaN, which no finite checkpoint has, becomes 480."""
+LARGEST_POWER = 128
+"""Scales stand for 2 ** -127 to 2 ** 1, by which weights may reach 896. Larger ones would need a second product."""
 
 
-@triton.jit
-def weights_of(
-    w, scale, row, inside, at, dtype: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, BITS: tl.constexpr,
-    SCALES: tl.constexpr, PTX: tl.constexpr,
-):  # fmt: skip
-    """Columns at..at+STEP of some rows of a matrix of WIDTH columns, in `dtype`; MX formats multiply out exactly.
+def by_piece(x_TC: Tensor, pieces: int) -> Tensor:
+    """The channels that go with the first inputs of all words, then those of the second ones, and so on."""
+    T, C = x_TC.shape
+    return x_TC.view(T, C // pieces, pieces).transpose(1, 2).reshape(T, C)
 
-    BITS says how the matrix is stored: 16 for a plain one of any dtype, 8 for MXFP8, 4 for MXFP4. An element of `scale`
-    holds SCALES scales: one byte can not be loaded ahead of its use, four can.
+
+def _bfloat16(magnitude: int, left: int, sign_left: int) -> tl.constexpr:
+    """Instructions: one number out of each of two words, times a bfloat16 number.
+
+    Exponent and mantissa in bfloat16's places are a small power of two times the value, subnormal numbers too; the
+    factor makes up for it, so there is one product and it is exact. Args: which bits of a word are the magnitude, and
+    by how much it and the sign go to the left.
     """
-    PER_ELEMENT: tl.constexpr = 2 if BITS == 4 else 1
-    column = at // PER_ELEMENT + tl.arange(0, STEP // PER_ELEMENT)
-    mask = inside[:, None] & (column < WIDTH // PER_ELEMENT)[None, :]
-    nothing = 0 if BITS == 4 else 0.0
-    w_NC = tl.load(w + row[:, None] * (WIDTH // PER_ELEMENT) + column[None, :], mask=mask, other=nothing)
-    if BITS == 16:
-        return w_NC
-    # Which power of two holds for a column is known to the compiler, so the selections cost nothing.
-    c = tl.arange(0, STEP)
-    first = at // 32
-    power_NC = tl.zeros([1, STEP], tl.int32)
-    for group in tl.static_range(0, STEP // 32):
-        if group % SCALES == 0:
-            n = first + group + tl.zeros_like(row)
-            there = inside & (n < WIDTH // 32)
-            scales = tl.load(scale + row * (WIDTH // 32 // SCALES) + n // SCALES, mask=there, other=0).to(tl.int32)
-        power = (scales >> ((first + group) % SCALES * 8)) & 255
-        power_NC = tl.where((c < 32 * group)[None, :], power_NC, power[:, None])
-    if BITS == 8 and PTX:
-        factor_NC = tl.where(power_NC == 0, 1 << 6, power_NC << 7).to(tl.int16).to(tl.bfloat16, bitcast=True)
-        factor_NC = tl.broadcast_to(factor_NC, [row.shape[0], STEP])
-        return tl.inline_asm_elementwise(
-            E4M3_TIMES_BF16, "=r,=r,r,r,r", [w_NC, factor_NC], dtype=tl.bfloat16, is_pure=True, pack=4
-        )
-    if BITS == 4:
-        both = w_NC.to(tl.int32)
-        values_NC = tl.join(_e2m1(both & 15), _e2m1(both >> 4)).reshape(row.shape[0], STEP)
-    else:
-        values_NC = w_NC.to(tl.float32)
-    # 2 ** (power - 127) by its bits; the power 0 is a subnormal number.
-    factor_NC = tl.where(power_NC == 0, 1 << 22, power_NC << 23).to(tl.float32, bitcast=True)
-    return (values_NC * factor_NC).to(dtype)
+    shift = f"shl.b32 bits, bits, {left}" if left > 0 else f"shr.b32 bits, bits, {-left}"
+    return tl.constexpr(f"""{{
+        .reg .b32 bits, sign;
+        and.b32 bits, $1, {magnitude * 0x10001:#x};
+        {shift};
+        shl.b32 sign, $1, {sign_left};
+        lop3.b32 bits, sign, 0x80008000, bits, 0xEA;
+        mul.bf16x2 $0, bits, $2;
+    }}""")
+
+
+E4M3_POWER, E2M1_POWER = tl.constexpr(120), tl.constexpr(126)
+"""How far the exponents of e4m3 and e2m1 are from those of bfloat16 and float32."""
+E4M3_0, E4M3_1 = _bfloat16(0x7F, 4, 8), _bfloat16(0x7F00, -4, 0)
+E2M1_0, E2M1_1 = _bfloat16(0x7, 6, 12), _bfloat16(0x70, 2, 8)
+E2M1_2, E2M1_3 = _bfloat16(0x700, -2, 4), _bfloat16(0x7000, -6, 0)
 
 
 @triton.jit
-def _e2m1(bits):
-    """The float32 number of four bits: sign, two bits of exponent with bias 1, one of mantissa."""
-    magnitude = bits & 7
-    # Exponent and mantissa in their float32 places, the bias raised from 1 to 127; zero and a half have no exponent.
-    normal = ((magnitude << 22) + (126 << 23)).to(tl.float32, bitcast=True)
-    value = tl.where(magnitude < 2, magnitude.to(tl.float32) * 0.5, normal)
-    return tl.where(bits > 7, -value, value)
+def stored_tile(
+    w, scale, row, inside, at, dtype: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, BITS: tl.constexpr
+):  # fmt: skip
+    """Inputs at..at+STEP of some rows of a matrix of WIDTH inputs: the words and a factor for each of them.
+
+    Only conversions, repetitions and reshapes stand between a load and the product, so the compiler loads each of them
+    as the product wants it.
+    """
+    INPUTS: tl.constexpr = 16 // BITS
+    POWER: tl.constexpr = E4M3_POWER if BITS == 8 else E2M1_POWER
+    N: tl.constexpr = row.shape[0]
+    word = at // INPUTS + tl.arange(0, STEP // INPUTS)
+    mask = inside[:, None] & (word < WIDTH // INPUTS)[None, :]
+    w_NW = tl.load(w + row[:, None] * (WIDTH // INPUTS) + word[None, :], mask=mask, other=0)
+    group = at // 32 + tl.arange(0, STEP // 32)
+    mask = inside[:, None] & (group < WIDTH // 32)[None, :]
+    power_NG = tl.load(scale + row[:, None] * (WIDTH // 32) + group[None, :], mask=mask, other=0)
+    if dtype == tl.bfloat16:
+        factor_NG = ((power_NG.to(tl.int16) + POWER) << 7).to(tl.bfloat16, bitcast=True)
+    else:
+        factor_NG = ((power_NG.to(tl.int32) + POWER) << 23).to(tl.float32, bitcast=True)
+    factor_NGW = tl.broadcast_to(factor_NG[:, :, None], [N, STEP // 32, 32 // INPUTS])
+    return w_NW, factor_NGW.reshape(N, STEP // INPUTS)
+
+
+@triton.jit
+def piece(w_NW, factor_NW, dtype: tl.constexpr, BITS: tl.constexpr, J: tl.constexpr, PACKED: tl.constexpr):
+    """The J-th inputs of all words, in `dtype`. PACKED: by instructions for two bfloat16 numbers.
+
+    Exact, but NaN, which no finite checkpoint has, becomes 480.
+    """
+    if PACKED:
+        e4m3: tl.constexpr = E4M3_0 if J == 0 else E4M3_1
+        e2m1: tl.constexpr = E2M1_0 if J == 0 else E2M1_1 if J == 1 else E2M1_2 if J == 2 else E2M1_3
+        text: tl.constexpr = e4m3 if BITS == 8 else e2m1
+        return tl.inline_asm_elementwise(text, "=r,r,r", [w_NW, factor_NW], dtype=tl.bfloat16, is_pure=True, pack=2)
+    bits = (w_NW.to(tl.int32) >> (J * BITS)) & ((1 << BITS) - 1)
+    SIGN: tl.constexpr = 1 << (BITS - 1)
+    magnitude = (bits & (SIGN - 1)) << (20 if BITS == 8 else 22)
+    value_NW = (magnitude | ((bits & SIGN) << (32 - BITS))).to(tl.float32, bitcast=True)
+    return (value_NW * factor_NW).to(dtype)

@@ -5,7 +5,8 @@ weight; a last pass adds up each token's rows in a fixed order. Rows are sorted 
 found by counting, so no count ever travels to the host.
 
 Weights are the left operand of each product and tokens the right one: a single token then costs eight columns of
-matrix work and not 64 rows, and weights that are dequantised go from registers into the product.
+matrix work and not 64 rows, and weights that are dequantised go from registers into the product. These come in words
+of a few inputs each (`dequantise`), so what they are multiplied with is kept by piece.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from m3_kernels.launch import check_same_device, on_device_of
-from m3_kernels.moe_experts.dequantise import weights_of
+from m3_kernels.moe_experts.dequantise import by_piece, piece, stored_tile
 from m3_kernels.moe_experts.reference import check_scales, inputs_per_element
 
 FEW_ROWS = 64
@@ -29,19 +30,21 @@ def tile_sizes(rows: int, num_experts: int, bits: int) -> tuple[dict[str, Any], 
     TOGETHER tiles of rows go through the same columns one after the other, while the weights are in L2. An expert's
     last tile often holds only a few rows; with at most SMALL it is a tile of that size.
     """
+    stored = bits < 16
+    common = {"TOGETHER": 4, "num_warps": 4, "num_stages": 3 if stored else 4, "STEP": 256 if stored else 64}
     if rows <= FEW_ROWS:
-        step = 128 if bits == 8 else 64
-        both = {"M": 16, "SMALL": 16, "N": 64, "STEP": step, "TOGETHER": 1, "num_warps": 4}
-        both["num_stages"] = 3 if bits == 8 else 4
-        return both, both
+        common |= {"M": 16, "SMALL": 16, "TOGETHER": 1}
+        return common | {"N": 32}, common | {"N": 64}
     if rows < 128 * num_experts or bits == 32:  # in float32 the widest tiles do not fit a multiprocessor
-        step = 128 if bits == 8 else 64
-        both = {"M": 64 if bits == 16 else 32, "SMALL": 16, "N": 32 if bits == 32 else 64, "STEP": step}
-        both |= {"TOGETHER": 4, "num_warps": 4}
-        both["num_stages"] = 3 if bits == 8 else 4
-        return both, both
-    up = {"M": 128, "SMALL": 32, "N": 128, "STEP": 64, "TOGETHER": 4, "num_warps": 8, "num_stages": 4}
-    return up, {**up, "N": 256 if bits == 16 else 128}
+        common |= {"M": 64 if bits == 16 else 32, "SMALL": 16}
+        if not stored:
+            return (common | {"N": 64 if bits == 16 else 32},) * 2
+        return common | {"N": 32}, common | ({"N": 64, "STEP": 128} if bits == 8 else {"N": 128})
+    common |= {"M": 128, "SMALL": 32, "N": 128, "STEP": 128 if stored else 64, "num_warps": 8}
+    if stored:
+        common |= {"M": 64, "N": 64, "STEP": 64, "num_warps": 4}  # wider ones spill with Triton 3.9
+        return common, common
+    return common, common | {"N": 256}
 
 
 def moe_experts(
@@ -88,15 +91,14 @@ def moe_experts(
         num_tiles = triton.cdiv(rows, tile_rows) + min(E, rows)
     hidden = torch.empty(rows, width, dtype=x_TC.dtype, device=x_TC.device)
     down = torch.empty(rows, C, dtype=x_TC.dtype, device=x_TC.device)
-    together = bits == 8 and C % 128 == 0 and width % 128 == 0
-    if scales is not None and together:  # four neighbouring scales as one number
-        scales = scales[0].view(torch.int32), scales[1].view(torch.int32)
+    if scales is not None:
+        x_TC = by_piece(x_TC, 16 // bits)
+        w13_EXC, w2_ECI = w13_EXC.view(torch.int16), w2_ECI.view(torch.int16)
     grouping = {
         "FEW": few,
         "EXPERTS": triton.next_power_of_2(E),
         "BITS": bits,
-        "SCALES": 4 if together else 1,
-        "PTX": x_TC.dtype == torch.bfloat16 and x_TC.is_cuda,
+        "PACKED": x_TC.dtype == torch.bfloat16 and x_TC.is_cuda,
     }
     w13_scale, w2_scale = (w13_EXC, w2_ECI) if scales is None else scales  # not read where there are none
     weights = weights_TK.reshape(rows).float()
@@ -205,8 +207,7 @@ def _gate_up(
     EXPERTS: tl.constexpr,
     TOGETHER: tl.constexpr,
     BITS: tl.constexpr,
-    SCALES: tl.constexpr,
-    PTX: tl.constexpr,
+    PACKED: tl.constexpr,
     M: tl.constexpr,
     SMALL: tl.constexpr,
     N: tl.constexpr,
@@ -220,12 +221,12 @@ def _gate_up(
     if SMALL < M and count <= SMALL:
         _gate_up_tile(
             x, w13, w13_scale, hidden, order, x_stride_t, alpha, limit, e, first, count, column,
-            K, C, WIDTH, FEW, BITS, SCALES, PTX, SMALL, N, STEP,
+            K, C, WIDTH, FEW, BITS, PACKED, SMALL, N, STEP,
         )  # fmt: skip
     else:
         _gate_up_tile(
             x, w13, w13_scale, hidden, order, x_stride_t, alpha, limit, e, first, count, column,
-            K, C, WIDTH, FEW, BITS, SCALES, PTX, M, N, STEP,
+            K, C, WIDTH, FEW, BITS, PACKED, M, N, STEP,
         )  # fmt: skip
 
 
@@ -233,24 +234,41 @@ def _gate_up(
 def _gate_up_tile(
     x, w13, w13_scale, hidden, order, x_stride_t, alpha, limit, e, first, count, column,
     K: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr, BITS: tl.constexpr,
-    SCALES: tl.constexpr, PTX: tl.constexpr, M: tl.constexpr, N: tl.constexpr, STEP: tl.constexpr,
+    PACKED: tl.constexpr, M: tl.constexpr, N: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     rows, valid = _rows(order, first, count, FEW, M)
-    n, c = column * N + tl.arange(0, N), tl.arange(0, STEP)
-    x_tile = x + (rows // K).to(tl.int64)[:, None] * x_stride_t + c[None, :]
-    gate_row, up_row = e * 2 * WIDTH + n, e * 2 * WIDTH + WIDTH + n
-    gate_NM = tl.zeros([N, M], tl.float32)
-    up_NM = tl.zeros([N, M], tl.float32)
-    for at in range(0, C, STEP):
-        x_MC = tl.load(x_tile + at, mask=valid[:, None] & (at + c < C)[None, :], other=0.0)
-        gate_NC = weights_of(w13, w13_scale, gate_row, n < WIDTH, at, x_MC.dtype, C, STEP, BITS, SCALES, PTX)
-        up_NC = weights_of(w13, w13_scale, up_row, n < WIDTH, at, x_MC.dtype, C, STEP, BITS, SCALES, PTX)
-        gate_NM = tl.dot(gate_NC, tl.trans(x_MC), gate_NM, input_precision="ieee")
-        up_NM = tl.dot(up_NC, tl.trans(x_MC), up_NM, input_precision="ieee")
+    PIECES: tl.constexpr = 16 // BITS
+    x_row = x + (rows // K).to(tl.int64)[:, None] * x_stride_t
+    dtype: tl.constexpr = x.dtype.element_ty
+    h = tl.arange(0, N)
+    n = column * N + h % (N // PIECES) * PIECES + h // (N // PIECES)  # those of one piece stand together
+    w_row = e * 2 * WIDTH + n
+    if N == 32:
+        # One tile of 64 rows: eight of the gate and the eight of up that go with them take turns, so that one thread
+        # gets both results.
+        i = tl.arange(0, 2 * N)
+        h_both = i // 16 * 8 + i % 8
+        n_both = column * N + h_both % (N // PIECES) * PIECES + h_both // (N // PIECES)
+        both_row = e * 2 * WIDTH + i // 8 % 2 * WIDTH + n_both
+        both_NM = tl.zeros([2 * N, M], tl.float32)
+        for at in range(0, C, STEP):
+            both_NM = _add_products(
+                both_NM, w13, w13_scale, both_row, n_both < WIDTH, x_row, valid, at, C, BITS, PACKED, STEP, dtype
+            )  # fmt: skip
+        gate_SRM, up_SRM = tl.split(both_NM.reshape(N // 8, 2, 8, M).permute(0, 2, 3, 1))
+        gate_NM, up_NM = gate_SRM.reshape(N, M), up_SRM.reshape(N, M)
+    else:
+        gate_NM = tl.zeros([N, M], tl.float32)
+        up_NM = tl.zeros([N, M], tl.float32)
+        for at in range(0, C, STEP):
+            gate_NM, up_NM = _add_both_products(
+                gate_NM, up_NM, w13, w13_scale, w_row, n < WIDTH, x_row, valid, at, C, WIDTH, BITS, PACKED, STEP, dtype
+            )  # fmt: skip
     gate_NM = tl.minimum(gate_NM, limit)
     up_NM = tl.minimum(tl.maximum(up_NM, -limit), limit)
     result_NM = (gate_NM * tl.sigmoid(alpha * gate_NM) * (up_NM + 1)).to(hidden.dtype.element_ty)
-    at = rows.to(tl.int64)[:, None] * WIDTH + n[None, :]
+    # The hidden numbers are kept by piece.
+    at = rows.to(tl.int64)[:, None] * WIDTH + (n % PIECES * (WIDTH // PIECES) + n // PIECES)[None, :]
     tl.store(hidden + at, tl.trans(result_NM), mask=valid[:, None] & (n < WIDTH)[None, :])
 
 
@@ -272,8 +290,7 @@ def _down(
     EXPERTS: tl.constexpr,
     TOGETHER: tl.constexpr,
     BITS: tl.constexpr,
-    SCALES: tl.constexpr,
-    PTX: tl.constexpr,
+    PACKED: tl.constexpr,
     M: tl.constexpr,
     SMALL: tl.constexpr,
     N: tl.constexpr,
@@ -287,12 +304,12 @@ def _down(
     if SMALL < M and count <= SMALL:
         _down_tile(
             hidden, w2, w2_scale, down, order, weights, e, first, count, column,
-            C, WIDTH, FEW, BITS, SCALES, PTX, SMALL, N, STEP,
+            C, WIDTH, FEW, BITS, PACKED, SMALL, N, STEP,
         )  # fmt: skip
     else:
         _down_tile(
             hidden, w2, w2_scale, down, order, weights, e, first, count, column,
-            C, WIDTH, FEW, BITS, SCALES, PTX, M, N, STEP,
+            C, WIDTH, FEW, BITS, PACKED, M, N, STEP,
         )  # fmt: skip
 
 
@@ -300,20 +317,74 @@ def _down(
 def _down_tile(
     hidden, w2, w2_scale, down, order, weights, e, first, count, column,
     C: tl.constexpr, WIDTH: tl.constexpr, FEW: tl.constexpr, BITS: tl.constexpr,
-    SCALES: tl.constexpr, PTX: tl.constexpr, M: tl.constexpr, N: tl.constexpr, STEP: tl.constexpr,
+    PACKED: tl.constexpr, M: tl.constexpr, N: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     rows, valid = _rows(order, first, count, FEW, M)
-    n, i = column * N + tl.arange(0, N), tl.arange(0, STEP)
-    hidden_tile = hidden + rows.to(tl.int64)[:, None] * WIDTH + i[None, :]
-    w_row = e * C + n
+    n = column * N + tl.arange(0, N)
+    hidden_row = hidden + rows.to(tl.int64)[:, None] * WIDTH
     acc_NM = tl.zeros([N, M], tl.float32)
     for at in range(0, WIDTH, STEP):
-        h_MI = tl.load(hidden_tile + at, mask=valid[:, None] & (at + i < WIDTH)[None, :], other=0.0)
-        w_NI = weights_of(w2, w2_scale, w_row, n < C, at, h_MI.dtype, WIDTH, STEP, BITS, SCALES, PTX)
-        acc_NM = tl.dot(w_NI, tl.trans(h_MI), acc_NM, input_precision="ieee")
+        acc_NM = _add_products(
+            acc_NM, w2, w2_scale, e * C + n, n < C, hidden_row, valid, at, WIDTH, BITS, PACKED, STEP,
+            hidden.dtype.element_ty,
+        )  # fmt: skip
     acc_NM *= tl.load(weights + rows, mask=valid, other=0.0)[None, :]
     at = rows.to(tl.int64)[:, None] * C + n[None, :]
     tl.store(down + at, tl.trans(acc_NM.to(down.dtype.element_ty)), mask=valid[:, None] & (n < C)[None, :])
+
+
+@triton.jit
+def _add_products(
+    acc_NM, w, scale, w_row, inside, x_row, valid, at, WIDTH: tl.constexpr, BITS: tl.constexpr, PACKED: tl.constexpr,
+    STEP: tl.constexpr, dtype: tl.constexpr,
+):  # fmt: skip
+    """Add inputs at..at+STEP of some rows of a matrix of WIDTH inputs, times those of some tokens."""
+    if BITS == 16:
+        w_NC = _plain_tile(w, w_row, inside, at, WIDTH, STEP)
+        return _product(w_NC, _piece_of_tokens(x_row, valid, at, 0, WIDTH, STEP, 1), acc_NM)
+    w_NW, factor_NW = stored_tile(w, scale, w_row, inside, at, dtype, WIDTH, STEP, BITS)
+    for j in tl.static_range(16 // BITS):
+        x_MC = _piece_of_tokens(x_row, valid, at, j, WIDTH, STEP, 16 // BITS)
+        acc_NM = _product(piece(w_NW, factor_NW, dtype, BITS, j, PACKED), x_MC, acc_NM)
+    return acc_NM
+
+
+@triton.jit
+def _add_both_products(
+    gate_NM, up_NM, w, scale, gate_row, inside, x_row, valid, at, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    BITS: tl.constexpr, PACKED: tl.constexpr, STEP: tl.constexpr, dtype: tl.constexpr,
+):  # fmt: skip
+    """The same for two tiles of rows, the second ROWS below the first; each token is read once for both."""
+    if BITS == 16:
+        x_MC = _piece_of_tokens(x_row, valid, at, 0, WIDTH, STEP, 1)
+        gate_NM = _product(_plain_tile(w, gate_row, inside, at, WIDTH, STEP), x_MC, gate_NM)
+        return gate_NM, _product(_plain_tile(w, gate_row + ROWS, inside, at, WIDTH, STEP), x_MC, up_NM)
+    gate_NW, gate_factor_NW = stored_tile(w, scale, gate_row, inside, at, dtype, WIDTH, STEP, BITS)
+    up_NW, up_factor_NW = stored_tile(w, scale, gate_row + ROWS, inside, at, dtype, WIDTH, STEP, BITS)
+    for j in tl.static_range(16 // BITS):
+        x_MC = _piece_of_tokens(x_row, valid, at, j, WIDTH, STEP, 16 // BITS)
+        gate_NM = _product(piece(gate_NW, gate_factor_NW, dtype, BITS, j, PACKED), x_MC, gate_NM)
+        up_NM = _product(piece(up_NW, up_factor_NW, dtype, BITS, j, PACKED), x_MC, up_NM)
+    return gate_NM, up_NM
+
+
+@triton.jit
+def _plain_tile(w, row, inside, at, WIDTH: tl.constexpr, STEP: tl.constexpr):
+    c = at + tl.arange(0, STEP)
+    return tl.load(w + row[:, None] * WIDTH + c[None, :], mask=inside[:, None] & (c < WIDTH)[None, :], other=0.0)
+
+
+@triton.jit
+def _product(w_NC, x_MC, acc_NM):
+    return tl.dot(w_NC, tl.trans(x_MC), acc_NM, input_precision="ieee")
+
+
+@triton.jit
+def _piece_of_tokens(x_row, valid, at, j, WIDTH: tl.constexpr, STEP: tl.constexpr, PIECES: tl.constexpr):
+    """Of the channels at..at+STEP those that stand in the j-th piece."""
+    c = at // PIECES + tl.arange(0, STEP // PIECES)
+    mask = valid[:, None] & (c < WIDTH // PIECES)[None, :]
+    return tl.load(x_row + j * (WIDTH // PIECES) + c[None, :], mask=mask, other=0.0)
 
 
 @triton.jit

@@ -20,8 +20,8 @@ def moe_experts(
     Shapes: w13_EXC stacks the I gate rows and then the I up rows of each expert; expert ids int64 in 0..E-1, no expert
     twice in a row; weights_TK float32 with every scaling factor already in.
     With `scales` both matrices are quantised, with a uint8 power of two for every 32 neighbouring inputs of a row,
-    [E, X, C / 32] and [E, C, I / 32]: MXFP8 as float8_e4m3fn, MXFP4 as uint8 of two e2m1 numbers, the earlier input in
-    the low half, so [E, X, C / 2] and [E, C, I / 2].
+    [E, X, C / 32] and [E, C, I / 32], of 128 (for 2 ** 1) at most, on which kernels rely: MXFP8 as float8_e4m3fn, MXFP4
+    as uint8 of two e2m1 numbers, the earlier input in the low half, so [E, X, C / 2] and [E, C, I / 2].
     Returns: [T, C] in x's dtype, summed in float32.
     Tokens are sorted by expert, so each expert that was chosen runs once on its tokens and the others not at all.
     """
