@@ -19,7 +19,7 @@ EDITS = frozenset({"edit", "edit_line", "write", "move", "delete"})
 """Tools that change files inside the work tree and nothing else."""
 CHANGES_NOTHING = "it changes nothing"
 """The rule of calls that only read; there is no need to tell it to anybody."""
-HARMLESS = frozenset({"todo"})
+HARMLESS = frozenset({"todo", "job"})
 """Tools that are not read-only but change nothing a person owns."""
 
 
@@ -70,18 +70,24 @@ def decide(
     `unconfined` says why commands would run outside of a sandbox: then each of them is asked for. In a `disposable`
     work tree, a copy of m3's own, nothing of a person's is lost when git discards changes.
     """
-    by_mode = _by_mode(mode, tool)
+    by_mode = _by_mode(mode, tool, arguments or {})
     if mode == "plan" and by_mode.verdict == "refuse":
         return by_mode
-    if tool.name == "shell":
+    if tool.name == "terminal":
+        strict = judge_path([rule for rule in rules if rule.effect != "allow"], tool.name, {}, root)
+        if strict and strict[0] == "deny":
+            return _with_effect(by_mode, strict)
+        if arguments is not None and arguments.get("action") != "start":
+            return _typing_decision(by_mode, arguments, rules, unconfined, disposable)
+    if tool.name in ("shell", "terminal"):
         return _command_decision(by_mode, arguments, root, rules, unconfined, mode, disposable)
     if arguments is None:
         return by_mode
     return _with_effect(by_mode, judge_path(rules, tool.name, arguments, root))
 
 
-def _by_mode(mode: Mode, tool: Tool[Any]) -> Decision:
-    if tool.read_only or tool.name in HARMLESS:
+def _by_mode(mode: Mode, tool: Tool[Any], arguments: Mapping[str, Any]) -> Decision:
+    if tool.only_reads(arguments) or tool.name in HARMLESS:
         return Decision(verdict="allow", rule=CHANGES_NOTHING)
     if mode == "auto":
         return Decision(verdict="allow", rule="auto mode: everything runs")
@@ -124,6 +130,28 @@ def _command_decision(
     if found and found[0] == "allow" and (unconfined or not _may_write(files, mode, root, rules)):
         found = None
     return _with_effect(by_mode, found)
+
+
+def _typing_decision(
+    by_mode: Decision, arguments: Mapping[str, Any], rules: Sequence[Rule], unconfined: str, disposable: bool
+) -> Decision:
+    """A program in a terminal is started as a command. What is typed into it may be one, if the program is a shell:
+    then it is denied and asked for alike, but never allowed by a rule, since it may as well be something else.
+    """
+    if arguments.get("action") in ("read", "stop"):
+        return Decision(verdict="allow", rule=CHANGES_NOTHING)
+    if unconfined:
+        by_mode = Decision(verdict="ask", rule=unconfined.rstrip("."))
+    from m3agent.permissions.dangerous import danger
+    from m3agent.permissions.wrappers import all_commands
+
+    line = all_commands(str(arguments.get("text", "")))
+    found = judge_command(rules, line)
+    if found and found[0] == "deny":
+        return _with_effect(by_mode, found)
+    if reason := danger(line, disposable=disposable):
+        return Decision(verdict="ask", rule=reason)
+    return _with_effect(by_mode, found) if found and found[0] == "ask" else by_mode
 
 
 def _may_write(files: Sequence[str | None], mode: Mode, root: Path, rules: Sequence[Rule]) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m3_tools.base import Tool, ToolContext
+from m3_tools.jobs import Jobs
 from m3agent.confinement import open_confinement
 from m3agent.errors import M3Error
 from m3agent.events import Notice
@@ -43,10 +44,22 @@ class Workspace:
     servers: OpenServers | None = None
     is_nano: bool = False
 
-    async def close(self) -> None:
-        """Stop the servers that give tools."""
-        if self.servers is not None:
-            await self.servers.close()
+    async def close(self) -> list[str]:
+        """Stop the servers that give tools, and commands in the background; a line for each of those."""
+        try:
+            if self.servers is not None:
+                await self.servers.close()
+        finally:
+            stopped = await self.context.jobs.close() if self.context.jobs else []
+        return [f"stopped in the background: {job.command} (pid {job.pid})" for job in stopped]
+
+    def branched(self, messages: Sequence[Message], outputs: Outputs) -> Workspace:
+        """The same folder and tools with another conversation, whose events go to `outputs`."""
+        return dataclasses.replace(
+            self,
+            conversation=Conversation(outputs.sink, messages),
+            context=dataclasses.replace(self.context, spill_dir=outputs.spill_dir),
+        )
 
     def options(self, settings: Settings, seed: int | None = None) -> Options:
         """How the model answers. The embedded one is read greedily and briefly: it only rambles otherwise."""
@@ -70,6 +83,7 @@ async def open_workspace(
     that were interrupted get their result.
     """
     from m3_tools.run_tests import RunTests
+    from m3_tools.screenshot.tool import ScreenshotTool
     from m3_tools.toolset import all_tools
 
     conversation = Conversation(outputs.sink, history)
@@ -97,13 +111,15 @@ async def open_workspace(
         environment=dict(settings.command_environment),
         sandbox=confinement.sandbox,
         unconfined=confinement.unconfined,
+        jobs=Jobs(),
         secrets=settings.secrets,
         around=journal.around,
     )
     if info.is_nano:
         tools = tuple(tool for tool in all_tools() if tool.name in NANO_TOOLS)
     else:
-        tools = all_tools(run_tests=RunTests(compare_runs=True))
+        eyes = (ScreenshotTool(network=settings.network),) if info.reads_images else ()
+        tools = all_tools(run_tests=RunTests(compare_runs=True), more=eyes)
     servers = None if info.is_nano or not settings.servers else await _open_servers(settings, context, tools)
     for note in servers.notes if servers else ():
         outputs.sink(Notice(text=note, level="warning"))

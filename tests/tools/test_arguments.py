@@ -119,7 +119,7 @@ def test_a_text_that_looks_like_something_else_stays_text(text: str) -> None:
         (
             "shell",
             {"command": "a", "timeout_s": 9999},
-            "given 9999, expected a number, above 0, at most 600.",
+            "given 9999, expected a number, above 0, at most 3600.",
         ),
         ("edit_line", {"path": "a", "line": "1", "action": "add"}, "one of replace, insert, delete."),
         ("edit", {"path": "a", "old": "b", "new": "c", "edits": [{"old": "d"}]}, "edits[0].new is missing"),

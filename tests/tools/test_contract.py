@@ -77,4 +77,4 @@ def test_a_description_is_short_and_every_parameter_is_explained_or_plain(tool: 
 
 def test_names_are_unique() -> None:
     names = [tool.name for tool in all_tools()]
-    assert len(set(names)) == len(names) == 13
+    assert len(set(names)) == len(names) == 15

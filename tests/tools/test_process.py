@@ -225,5 +225,5 @@ class TestShellTool:
         result = call(ShellTool(), command="echo x; sleep 60", timeout_s=0.3)
         assert result.text == (
             "stopped at the deadline of 0.3 s (exit code unknown); "
-            "give a longer timeout_s (at most 600) or a narrower command\nx"
+            "give a longer timeout_s (at most 3600) or a narrower command\nx"
         )

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from m3_tools.base import CommandBlock, ToolContext, ToolResult
 from m3_tools.delete import DeleteTool
@@ -15,6 +17,7 @@ from m3_tools.edit import EditTool
 from m3_tools.edit_line import EditLineTool
 from m3_tools.grep import GrepTool
 from m3_tools.move import MoveTool
+from m3_tools.output import Output
 from m3_tools.read import ReadTool
 from m3_tools.shell import ShellTool
 from m3_tools.write import WriteTool
@@ -146,4 +149,16 @@ class TestTimes:
 
     def test_at_the_deadline_the_way_on_is_told(self, call: Call) -> None:
         first = call(ShellTool(), command="sleep 9", timeout_s=0.2).text.split("\n")[0]
-        assert "give a longer timeout_s (at most 600) or a narrower command" in first
+        assert "give a longer timeout_s (at most 3600) or a narrower command" in first
+
+
+@given(st.lists(st.binary(max_size=12), max_size=12), st.integers(0, 60))
+def test_what_came_since_a_position_is_its_end_and_the_rest_is_counted(chunks: list[bytes], position: int) -> None:
+    output = Output(None, 10, 10)
+    for chunk in chunks:
+        output.add(chunk)
+    whole = b"".join(chunks)
+    position = min(position, len(whole))
+    data, left_out = output.since(position)
+    assert whole[position + left_out :] == data
+    assert left_out == 0 or position + left_out == len(whole) - 10

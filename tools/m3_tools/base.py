@@ -12,13 +12,16 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from m3_tools.arguments import BadArguments, named_arguments, parse_arguments
 from m3_tools.sandbox import Sandbox
 from m3_tools.secret import RedactedStream, Secrets
+
+if TYPE_CHECKING:
+    from m3_tools.jobs import Jobs
 
 
 class ToolError(Exception):
@@ -59,13 +62,17 @@ class DiffBlock:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandBlock:
-    """A command that ran. `output` is the head and tail that the model saw; the whole text lies at `output_path`."""
+    """A command that ran. `output` is the head and tail that the model saw; the whole text lies at `output_path`.
+
+    Without an exit code it was stopped, or goes on in the background.
+    """
 
     command: str
     exit_code: int | None
     duration_s: float
     output: str
     output_path: str | None = None
+    goes_on: bool = False
     kind: Literal["command"] = "command"
 
 
@@ -90,13 +97,25 @@ class TodoBlock:
     kind: Literal["todo"] = "todo"
 
 
-DisplayBlock = TextBlock | DiffBlock | CommandBlock | TestsBlock | TodoBlock
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PictureBlock:
+    """A picture. Its file at `path` is kept with the session; width and height are in pixels."""
+
+    title: str
+    path: str
+    width: int
+    height: int
+    kind: Literal["picture"] = "picture"
+
+
+DisplayBlock = TextBlock | DiffBlock | CommandBlock | TestsBlock | TodoBlock | PictureBlock
 _BLOCK_TYPES: dict[str, type[Any]] = {
     "text": TextBlock,
     "diff": DiffBlock,
     "command": CommandBlock,
     "tests": TestsBlock,
     "todo": TodoBlock,
+    "picture": PictureBlock,
 }
 
 
@@ -116,11 +135,22 @@ def _tuples(value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EncodedImage:
+    """PNG or JPEG that a decoder of ours wrote, so that whoever reads it can."""
+
+    media_type: str
+    data: bytes = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolResult:
-    """What a call gave. `data` is for the program (for instance a TestReport); it is never shown or stored."""
+    """What a call gave. A model that sees gets `images` beside the text. `data` is for the program (for instance a
+    TestReport); it is never shown or stored.
+    """
 
     text: str
     display: tuple[DisplayBlock, ...] = ()
+    images: tuple[EncodedImage, ...] = ()
     is_error: bool = False
     data: Any = dataclasses.field(default=None, compare=False)
 
@@ -143,6 +173,8 @@ class ToolContext:
     """The boundary that commands run in; None runs them with all rights of the person."""
     unconfined: str = ""
     """Why there is no boundary, where the person did not choose to do without; the caller judges by it."""
+    jobs: Jobs | None = None
+    """Where commands go that take long, and terminals; None lets a call wait for the former, and has none of these."""
     disposable: bool = False
     """Whether the work tree is a copy that is thrown away; the caller judges by it."""
     secrets: Secrets = Secrets()
@@ -161,6 +193,10 @@ class Tool(Generic[A]):
     description: ClassVar[str]
     args_type: ClassVar[type[ToolArgs]]
     read_only: ClassVar[bool] = True
+
+    def only_reads(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether this call changes nothing and reaches nobody; the caller judges by it."""
+        return self.read_only
 
     def parameters(self) -> Mapping[str, Any]:
         """The JSON schema of the arguments, of type object."""

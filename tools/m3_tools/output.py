@@ -119,6 +119,13 @@ class Output:
         """The first bytes as they came."""
         return bytes(self._head)
 
+    def since(self, position: int) -> tuple[bytes, int]:
+        """The bytes that came after the first `position` ones, and how many of them are not kept between or before."""
+        in_head = self._head[position:]
+        missed = max(0, self.total_bytes - max(position, len(self._head)) - len(self._tail))
+        in_tail = self._tail[max(0, position - len(self._head) - self.num_omitted_bytes) :]
+        return bytes(in_tail if missed else in_head + in_tail), missed + (len(in_head) if missed else 0)
+
     @property
     def num_omitted_bytes(self) -> int:
         return self.total_bytes - len(self._head) - len(self._tail)

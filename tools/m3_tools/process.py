@@ -31,12 +31,13 @@ TOKEN = "M3_PROCESS_TOKEN"
 _DRAIN_S = 0.2
 _TERM_GRACE_S = 1.0
 _KILL_ROUNDS = 50
+_EDITORS = ("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "HGEDITOR", "SVN_EDITOR")
 _QUIET = {
     **dict.fromkeys(
         ("PAGER", "GIT_PAGER", "MANPAGER", "SYSTEMD_PAGER", "GH_PAGER", "DELTA_PAGER", "BAT_PAGER", "PSQL_PAGER"), "cat"
     ),
     "AWS_PAGER": "",
-    **dict.fromkeys(("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "HGEDITOR", "SVN_EDITOR"), "true"),
+    **dict.fromkeys(_EDITORS, "true"),
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "",  # empty: neither the program that git is configured with nor SSH_ASKPASS opens a window
     "GCM_INTERACTIVE": "never",
@@ -75,12 +76,36 @@ class ProcessResult:
     stopped: tuple[str, ...]
 
 
+def result_text(result: ProcessResult) -> str:
+    """The end of a command for the model: how it ended, what it printed, what was still running."""
+    # The time in whole seconds: short commands that end alike must read alike in every run.
+    after = f" after {result.duration_s:.0f} s" if result.duration_s >= 1 else ""
+    if result.exit_code is None:
+        first = f"stopped at the deadline{after}"
+    elif result.exit_code < 0:
+        first = f"ended by signal {-result.exit_code}{after}"
+    else:
+        first = f"exit code {result.exit_code}{after}"
+    lines = [first, result.text.rstrip("\n") or "(no output)"]
+    if result.stopped:
+        lines.append("Still running when the command ended, and stopped: " + "; ".join(result.stopped))
+    return "\n".join(lines)
+
+
 def child_environment(given: Mapping[str, str], changes: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a command: `given`, or the caller's own without credentials if that is empty; then settings
     that keep programs from waiting for a person; then `changes`.
     """
     base = dict(given) or {k: v for k, v in os.environ.items() if not is_secret_variable(k)}
     return {k: v for k, v in base.items() if k not in _LOUD} | _QUIET | dict(changes or {})
+
+
+def interactive_environment(given: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program in a terminal: as `child_environment`, but the person's editors are theirs again."""
+    quiet = child_environment(given, {"TERM": "linux", **changes})
+    base = given or os.environ
+    editors = {name: base[name] for name in _EDITORS if name in base}
+    return {k: v for k, v in quiet.items() if k not in (*_EDITORS, "CI", "COLUMNS", "LINES")} | editors
 
 
 async def run_process(
@@ -94,11 +119,12 @@ async def run_process(
     tail_bytes: int = 18_000,
     line_chars: int | None = None,
     on_output: Callable[[str], None] | None = None,
+    on_start: Callable[[int, Output], None] | None = None,
 ) -> ProcessResult:
     """Run `argv` and wait until it exits or `timeout_s` is over. Nothing of it runs afterwards, cancelled or not.
 
-    stdout and stderr come as one stream. With `line_chars` longer lines are cut in the result's text. Raises ToolError
-    if the command cannot be started.
+    `on_start` gets the number of the process, and its output, which grows. stdout and stderr come as one stream. With
+    `line_chars` longer lines are cut in the result's text. Raises ToolError if the command cannot be started.
     """
     token = secrets.token_hex(16)
     output = Output(spill_dir, head_bytes, tail_bytes, on_output, line_chars=line_chars)
@@ -124,6 +150,8 @@ async def run_process(
         raise
     finally:
         os.close(write_end)
+    if on_start is not None:
+        on_start(process.pid, output)
     pipe = _Pipe(read_end, output)
     timed_out, all_ended, stopped = False, False, []
     try:

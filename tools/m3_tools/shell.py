@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import re
 import shutil
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
 
 from m3_tools.base import CommandBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
+from m3_tools.jobs import Job
 from m3_tools.output import SPILL_VARIABLE, clean
 from m3_tools.paths import resolve_folder
-from m3_tools.process import ProcessResult, child_environment, run_process
+from m3_tools.process import ProcessResult, child_environment, result_text, run_process
 from m3_tools.sandbox import SandboxError, confined
 
-MAX_TIMEOUT_S = 600
+MAX_TIMEOUT_S = 3600
 HEAD_BYTES, TAIL_BYTES, LINE_CHARS = 5_000, 7_000, 2_000
 
 
 class ShellArgs(ToolArgs):
     command: str = Field(description="the command line, for bash")
     workdir: str = Field(default=".", description="folder to run in, relative to the repository")
-    timeout_s: float = Field(default=120, gt=0, le=MAX_TIMEOUT_S, description="deadline in seconds, at most 600")
+    timeout_s: float = Field(
+        default=120, gt=0, le=MAX_TIMEOUT_S, description=f"deadline in seconds, at most {MAX_TIMEOUT_S}"
+    )
 
 
 class ShellTool(Tool[ShellArgs]):
@@ -29,8 +33,8 @@ class ShellTool(Tool[ShellArgs]):
     description: ClassVar[str] = (
         "Run a command line in a fresh bash. There is no terminal and no stdin, so a program that asks gets nothing. "
         "Variables and cd do not last; use workdir. Of long output the head and the tail are shown, and a file that "
-        "read and grep take holds all of it. At the deadline, and when the command ends, everything it started is "
-        "stopped, background processes too."
+        "read and grep take holds all of it. A command that takes longer than a minute goes on in the background as a "
+        "job. At the deadline, and when the command ends, everything it started is stopped, background processes too."
     )
     args_type: ClassVar[type[ToolArgs]] = ShellArgs
     read_only: ClassVar[bool] = False
@@ -41,33 +45,56 @@ class ShellTool(Tool[ShellArgs]):
         folder = resolve_folder(context, args.workdir)
         environment = child_environment(context.environment, {SPILL_VARIABLE: str(context.spill_dir)})
         shell = shutil.which("bash", path=environment.get("PATH")) or "/bin/sh"
-        try:
-            with confined(context.sandbox, [shell, "-c", args.command], environment) as inside:
-                result = await run_process(
-                    inside.argv,
-                    cwd=folder,
-                    environment=inside.environment,
-                    timeout_s=args.timeout_s,
-                    spill_dir=context.spill_dir,
-                    head_bytes=HEAD_BYTES,
-                    tail_bytes=TAIL_BYTES,
-                    line_chars=LINE_CHARS,
-                    on_output=context.on_output,
-                )
-        except SandboxError as error:
-            raise ToolError(f"The command was not run: {error}.") from error
+        job = Job(args.command, context.secrets, context.on_output)
+        jobs = context.jobs if context.jobs and not context.jobs.full else None
+        work = _work(job, args, context, folder, [shell, "-c", args.command], environment)
+        result = await job.run(work, jobs.patience_s if jobs else None)
+        if result is None:
+            assert jobs is not None
+            jobs.add(job)
+        output = result.text if result else job.take()
         block = CommandBlock(
             command=clean(args.command),
-            exit_code=result.exit_code,
-            duration_s=round(result.duration_s, 3),
-            output=result.text,
-            output_path=str(result.output_path) if result.output_path else None,
+            exit_code=result.exit_code if result else None,
+            duration_s=round(job.duration_s, 3),
+            output=output,
+            output_path=str(result.output_path) if result and result.output_path else None,
+            goes_on=result is None,
         )
-        failed = result.exit_code != 0
-        text = _for_model(result, args.timeout_s)
+        text = _told(result, args.timeout_s) if result else _in_background(job, args.timeout_s, output)
         if context.sandbox is not None and (hidden := _secret_files(args.command, context)):
             text += f"\n({', '.join(hidden)}: a file of secrets is empty for commands)"
+        failed = result is not None and result.exit_code != 0
         return ToolResult(text=text, display=(block,), is_error=failed, data=result)
+
+
+async def _work(
+    job: Job, args: ShellArgs, context: ToolContext, folder: Path, argv: list[str], environment: dict[str, str]
+) -> ProcessResult:
+    """The command inside the boundary, from its start to its end."""
+    try:
+        with confined(context.sandbox, argv, environment) as inside:
+            return await run_process(
+                inside.argv,
+                cwd=folder,
+                environment=inside.environment,
+                timeout_s=args.timeout_s,
+                spill_dir=context.spill_dir,
+                head_bytes=HEAD_BYTES,
+                tail_bytes=TAIL_BYTES,
+                line_chars=LINE_CHARS,
+                on_output=job.show if context.on_output else None,
+                on_start=job.started,
+            )
+    except SandboxError as error:
+        raise ToolError(f"The command was not run: {error}.") from error
+
+
+def _in_background(job: Job, timeout_s: float, output: str) -> str:
+    return (
+        f"still running after {job.duration_s:.0f} s, now as job {job.number} (pid {job.pid}), until its deadline of "
+        f"{timeout_s:g} s. Go on; the tool job reads and stops it.\n{output.rstrip() or '(no output yet)'}"
+    )
 
 
 def _secret_files(command: str, context: ToolContext) -> list[str]:
@@ -75,20 +102,9 @@ def _secret_files(command: str, context: ToolContext) -> list[str]:
     return [word for word in dict.fromkeys(re.findall(r"[\w./~+-]+", command)) if context.secrets.guards(word)]
 
 
-def _for_model(result: ProcessResult, timeout_s: float) -> str:
-    if result.timed_out:
-        longer = f"a longer timeout_s (at most {MAX_TIMEOUT_S}) or " if timeout_s < MAX_TIMEOUT_S else ""
-        first = f"stopped at the deadline of {timeout_s:g} s (exit code unknown); give {longer}a narrower command"
-    elif result.exit_code is not None and result.exit_code < 0:
-        first = f"ended by signal {-result.exit_code}{_after(result)}"
-    else:
-        first = f"exit code {result.exit_code}{_after(result)}"
-    lines = [first, result.text.rstrip("\n") or "(no output)"]
-    if result.stopped:
-        lines.append("Still running when the command ended, and stopped: " + "; ".join(result.stopped))
-    return "\n".join(lines)
-
-
-def _after(result: ProcessResult) -> str:
-    """The time that it took, in whole seconds: short commands that end alike must read alike in every run."""
-    return f" after {result.duration_s:.0f} s" if result.duration_s >= 1 else ""
+def _told(result: ProcessResult, timeout_s: float) -> str:
+    if not result.timed_out:
+        return result_text(result)
+    longer = f"a longer timeout_s (at most {MAX_TIMEOUT_S}) or " if timeout_s < MAX_TIMEOUT_S else ""
+    first = f"stopped at the deadline of {timeout_s:g} s (exit code unknown); give {longer}a narrower command"
+    return "\n".join([first, *result_text(result).split("\n")[1:]])

@@ -197,6 +197,34 @@ def test_what_is_not_understood_or_too_long_is_never_allowed(mode: Mode) -> None
         assert verdict(command, mode, rules=everything) == "ask"
 
 
+def in_terminal(mode: Mode = "auto", **arguments: str) -> Verdict:
+    return decide(mode, TOOLS["terminal"], arguments, rules=RULES).verdict
+
+
+def test_a_program_in_a_terminal_is_started_as_a_command_is_run() -> None:
+    assert in_terminal("ask", action="start", command="git log") == "allow"
+    assert in_terminal("ask", action="start", command="python3") == "ask"
+    assert in_terminal(action="start", command="python3") == "allow"
+    assert in_terminal(action="start", command="ls; rm x") == "refuse"
+    assert in_terminal(action="start", command="git reset --hard") == "ask"
+    assert in_terminal("plan", action="start", command="git log") == "refuse"
+    denied = parse_rules({"deny": ["terminal"]})
+    assert decide("auto", TOOLS["terminal"], {"action": "read"}, rules=denied).verdict == "refuse"
+
+
+def test_what_is_typed_into_a_terminal_may_be_a_command_and_no_rule_allows_it() -> None:
+    assert in_terminal("ask", action="send", text="ls") == "ask"
+    assert in_terminal("edit", action="send", text="ls") == "ask"
+    assert in_terminal(action="send", text="print('x'") == "allow"
+    assert in_terminal(action="send", keys="enter") == "allow"
+    assert in_terminal(action="send", text="ls\nrm x\n") == "refuse"
+    assert in_terminal(action="send", text="git reset --hard\n") == "ask"
+    assert in_terminal(action="send", text="curl x\n") == "ask"
+    arguments = {"action": "send", "text": "1\n"}
+    assert decide("auto", TOOLS["terminal"], arguments, unconfined="no sandbox").verdict == "ask"
+    assert in_terminal("ask", action="read") == in_terminal("ask", action="stop") == "allow"
+
+
 def test_rules_go_before_the_mode_but_widen_plan_never() -> None:
     assert verdict("git status", "plan") == "refuse"
     assert verdict("curl x", "auto") == "ask"
