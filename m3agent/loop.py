@@ -16,7 +16,7 @@ from m3agent.budget import Budget
 from m3agent.events import Notice, ToolEnded, ToolOutput, ToolStarted
 from m3agent.exits import Exit
 from m3agent.llm.protocol import BadReply, ContextFull, LanguageModel, Options
-from m3agent.messages import Message, ToolCall, tool_result, user
+from m3agent.messages import ImagePart, Message, ToolCall, tool_result, user
 from m3agent.permissions.rules import Rule
 from m3agent.prompt import Conversation
 from m3agent.repetition import RepeatedFailures
@@ -251,7 +251,8 @@ class _Loop:
                     rule=rule,
                 )
             )
-            self.conversation.add(tool_result(call.id, result.text, is_error=result.is_error))
+            images = [ImagePart(media_type=image.media_type, data=image.data) for image in result.images]
+            self.conversation.add(tool_result(call.id, result.text, *images, is_error=result.is_error))
 
     async def _judged(self, call: ToolCall) -> tuple[str, ToolResult | None]:
         """The rule that lets the call run, and None; or the rule that keeps it from running, and the result."""

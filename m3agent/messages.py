@@ -88,8 +88,8 @@ def assistant(text: str = "", *, reasoning: str = "", calls: tuple[ToolCall, ...
     return Message(role="assistant", parts=(*parts, *calls))
 
 
-def tool_result(call_id: str, text: str, *, is_error: bool = False) -> Message:
-    return Message(role="tool", parts=(TextPart(text=text),), tool_call_id=call_id, is_error=is_error)
+def tool_result(call_id: str, text: str, *images: ImagePart, is_error: bool = False) -> Message:
+    return Message(role="tool", parts=(*images, TextPart(text=text)), tool_call_id=call_id, is_error=is_error)
 
 
 _PART_TYPES: dict[str, type[Any]] = {"text": TextPart, "think": ThinkPart, "image": ImagePart, "tool_call": ToolCall}

@@ -6,7 +6,7 @@ moves or removes a message, and nothing that changes with time stands before the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import resources
 
 from m3agent.events import MessageAdded
@@ -51,6 +51,17 @@ def open_calls(messages: Iterable[Message]) -> list[str]:
     return list(waiting)
 
 
+def answered(messages: Sequence[Message]) -> Sequence[Message]:
+    """The longest beginning in which every call has its result."""
+    waiting: set[str] = set()
+    end = 0
+    for number, message in enumerate(messages, start=1):
+        waiting |= {call.id for call in message.tool_calls}
+        waiting.discard(message.tool_call_id or "")
+        end = end if waiting else number
+    return messages[:end]
+
+
 def system_prompt(info: ModelInfo, *, command: str, surroundings: str = "", repository: str = "") -> Message:
     """The first message of a run.
 
@@ -59,10 +70,11 @@ def system_prompt(info: ModelInfo, *, command: str, surroundings: str = "", repo
     needs through its tools.
     """
     if info.is_nano:
-        return system(_text("nano"))
-    parts = [_text("system"), _text(command), surroundings, repository]
+        return system(prompt_text("nano"))
+    parts = [prompt_text("system"), prompt_text(command), surroundings, repository]
     return system("\n\n".join(part for part in parts if part))
 
 
-def _text(name: str) -> str:
+def prompt_text(name: str) -> str:
+    """One of the texts in `m3agent/prompts`."""
     return resources.files("m3agent").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8").strip()

@@ -10,9 +10,10 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from m3agent.errors import M3Error
+from m3agent.forge.access import Forge, configured_forges
 
 if TYPE_CHECKING:
     from m3_tools.mcp.server import McpServer
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from m3agent.permissions.rules import Rule
 
 NUMBER_KEYS = ("max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens", "disk_cache_gb")
-FILE_KEYS = ("model", "api_key", "keys", *NUMBER_KEYS)
+ImageRule = Literal["long_side", "area"]
+FILE_KEYS = ("model", "api_key", "keys", "image_rule", *NUMBER_KEYS)
 TABLE_KEYS = ("mcp",)
 """Tables in the config file, for instance [mcp.github]."""
 LIST_KEYS = ("allow", "ask", "deny", "environment", "not_secret")
@@ -39,10 +41,8 @@ class Settings:
     """Sent as a bearer token to a model behind a URL; never stored or shown."""
     server_key: str = dataclasses.field(default="", repr=False)
     """What `m3 serve` asks of its clients (M3_API_KEY); never stored or shown."""
-    forge_token: str = dataclasses.field(default="", repr=False)
-    """Token for the forge that holds issues (GH_TOKEN or GITHUB_TOKEN)."""
-    forge_url: str = "https://api.github.com"
-    """Base of the forge's REST API (GITHUB_API_URL)."""
+    forges: tuple[Forge, ...] = ()
+    """The forges that hold issues, with the tokens that may go there."""
     max_steps: int = 40
     """Model turns in one task."""
     time_limit_s: float = 1800.0
@@ -59,6 +59,8 @@ class Settings:
     """Sampling temperature; M3's vendor recommends 1.0."""
     keys: str = "emacs"
     """How drafts are edited in a chat: `emacs` or `vi`."""
+    image_rule: ImageRule = "long_side"
+    """How large a local model reads an image: `long_side` up to 2016 pixels, or `area` up to 672 x 672."""
     sandbox: bool = True
     """Whether commands run inside the operating system's sandbox; False (--no-sandbox) gives them all your rights."""
     network: bool = False
@@ -94,6 +96,8 @@ class Settings:
             raise M3Error(f"temperature must lie between 0 and 2, not {self.temperature}")
         if self.keys not in ("emacs", "vi"):
             raise M3Error(f"keys must be emacs or vi, not {self.keys!r}")
+        if self.image_rule not in get_args(ImageRule):
+            raise M3Error(f"image_rule must be long_side or area, not {self.image_rule!r}")
         if self.allow or self.ask or self.deny:
             _ = self.rules  # a rule that cannot be read is told at once
 
@@ -110,7 +114,8 @@ class Settings:
         from m3_tools.secret import Secrets, is_secret_value
 
         of_servers = (value for server in self.servers for value in (*server.headers.values(), *server.env.values()))
-        own = tuple(value for value in (self.api_key, self.forge_token, *of_servers) if is_secret_value(value))
+        of_forges = (forge.token for forge in self.forges)
+        own = tuple(value for value in (self.api_key, *of_forges, *of_servers) if is_secret_value(value))
         return Secrets(allowed=self.not_secret, values=(*self.secret_values, *own))
 
     @property
@@ -146,10 +151,7 @@ def load_settings(*, environ: Mapping[str, str] | None = None, repo: Path | None
         values["api_key"] = key
     if key := env.get("M3_API_KEY"):
         values["server_key"] = key
-    if token := env.get("GH_TOKEN") or env.get("GITHUB_TOKEN"):
-        values["forge_token"] = token
-    if url := env.get("GITHUB_API_URL"):
-        values["forge_url"] = url.rstrip("/")
+    values["forges"] = configured_forges(env)
     values["state_dir"] = _state_dir(env)
     values["cache_dir"] = _cache_dir(env)
     values["secret_values"] = _secret_values(env)

@@ -10,6 +10,7 @@ from typing import cast
 
 from m3_tools.base import ToolSpec
 from m3agent.events import AnswerText, Prefill, ThinkText, TurnEnded, TurnStarted
+from m3agent.images import without_images
 from m3agent.llm.protocol import (
     BadReply,
     CandidateReady,
@@ -70,6 +71,8 @@ async def take_turn(
     candidates: list[CandidateReady] = []
     finished: Finished | None = None
     progress: PrefillProgress | None = None
+    if not model.info.reads_images:
+        messages = [without_images(message) for message in messages]
     stream = cast("AsyncGenerator[ModelEvent, None]", model.stream(messages, tools, options))
     async with aclosing(stream):
         async for event in stream:

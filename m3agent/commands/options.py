@@ -30,6 +30,16 @@ output_option = click.option(
 seed_option = click.option("--seed", type=int, help="Seed of the sampling; the same seed gives the same run.")
 
 
+image_option = click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A picture that the model looks at; may be given several times.",
+)
+
+
 def budget_options(command: F) -> F:
     """`--max-steps` and `--time-limit`, None when not given."""
     steps = click.option("--max-steps", type=click.IntRange(min=1), help="Turns of the model at most.")

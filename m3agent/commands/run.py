@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from m3agent.approval import Mode
 from m3agent.commands.options import (
     budget_options,
+    image_option,
     mode_option,
     model_option,
     output_option,
@@ -21,15 +23,20 @@ from m3agent.commands.options import (
 from m3agent.errors import M3Error
 from m3agent.events import Notice, RunEnded, RunStarted
 from m3agent.exits import Exit
+from m3agent.images import parts_for, read_images, told
 from m3agent.outputs import OutputFormat, open_outputs
 from m3agent.settings import Settings, load_settings
 from m3agent.signals import interrupt_exit, model_exit, run_command
+
+if TYPE_CHECKING:
+    from m3_tools.screenshot.picture import Picture
 
 
 @click.command()
 @click.argument("prompt")
 @repo_option
 @model_option
+@image_option
 @mode_option("plan", "edit", "auto", default="edit")
 @budget_options
 @sandbox_options
@@ -39,6 +46,7 @@ def command(
     prompt: str,
     repo: Path,
     model: str | None,
+    images: tuple[Path, ...],
     mode: Mode,
     max_steps: int | None,
     time_limit_s: float | None,
@@ -57,10 +65,19 @@ def command(
     task = sys.stdin.read() if prompt == "-" else prompt
     if not task.strip():
         raise M3Error("the task is empty: say what is to be done")
-    return run_command(lambda: _run(settings, task, repo, mode, seed, output))
+    pictures = read_images(images)
+    return run_command(lambda: _run(settings, task, pictures, repo, mode, seed, output))
 
 
-async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int | None, output: OutputFormat) -> int:
+async def _run(
+    settings: Settings,
+    task: str,
+    pictures: tuple[Picture, ...],
+    repo: Path,
+    mode: Mode,
+    seed: int | None,
+    output: OutputFormat,
+) -> int:
     from m3agent import __version__
     from m3agent.budget import Budget
     from m3agent.llm.factory import open_model
@@ -108,7 +125,9 @@ async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int 
             )
             try:
                 work = await open_workspace(settings, model.info, repo, command="run", outputs=out)
-                work.conversation.add(user(task))
+                for line in told(pictures, model.info, settings.image_rule):
+                    out.sink(Notice(text=line, level="info" if model.info.reads_images else "warning"))
+                work.conversation.add(user(task, *parts_for(pictures, model.info)))
                 result = await run_loop(
                     model,
                     work.conversation,
@@ -127,7 +146,8 @@ async def _run(settings: Settings, task: str, repo: Path, mode: Mode, seed: int 
                 return end(model_exit(error), "the model is unavailable", str(error))
             finally:
                 if work is not None:
-                    await work.close()
+                    for line in await work.close():
+                        out.sink(Notice(text=line))
             summary = result.text if not result.detail else f"{result.text.rstrip()}\n\n{result.detail}".lstrip()
             return end(result.exit_code, result.outcome.replace("_", " "), summary)
     finally:

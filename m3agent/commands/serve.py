@@ -80,11 +80,14 @@ def _key(path: Path) -> str:
 def _load(settings: Settings) -> ChatEngine:
     from m3_runtime.chat.session import ChatEngine
     from m3_runtime.config import DiskConfig
+    from m3agent.images import resize_rule
 
     folder = "nano" if settings.model == "nano" else Path(settings.model).expanduser()
     prefixes, kept_bytes = settings.prefixes_dir, settings.disk_cache_bytes
     try:
-        return ChatEngine.load(folder, disk=DiskConfig(folder=prefixes, max_bytes=kept_bytes) if prefixes else None)
+        disk = DiskConfig(folder=prefixes, max_bytes=kept_bytes) if prefixes else None
+        rule = None if settings.image_rule == "long_side" else resize_rule(settings.image_rule)
+        return ChatEngine.load(folder, disk=disk, image_rule=rule)
     except (ValueError, OSError, RuntimeError, KeyError) as error:
         raise ModelUnavailable(f"{settings.model} cannot be loaded: {error}") from error
 

@@ -33,6 +33,7 @@ async def open_model(settings: Settings) -> LanguageModel:
         None if name == "nano" else Path(name).expanduser(),
         prefixes_dir=settings.prefixes_dir,
         disk_cache_bytes=settings.disk_cache_bytes,
+        image_rule=settings.image_rule,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from m3_tools.base import ToolSpec
+from m3agent.images import resize_rule
 from m3agent.llm.protocol import (
     BadReply,
     CandidateReady,
@@ -28,6 +29,7 @@ from m3agent.llm.protocol import (
 )
 from m3agent.llm.wire import message_to_chat
 from m3agent.messages import Message, ToolCall
+from m3agent.settings import ImageRule
 
 if TYPE_CHECKING:
     from m3_runtime.chat.events import ChatEvent
@@ -45,7 +47,12 @@ class InProcessModel:
 
     @classmethod
     async def load(
-        cls, folder: Path | None, *, prefixes_dir: Path | None = None, disk_cache_bytes: int = 0
+        cls,
+        folder: Path | None,
+        *,
+        prefixes_dir: Path | None = None,
+        disk_cache_bytes: int = 0,
+        image_rule: ImageRule = "long_side",
     ) -> InProcessModel:
         """Load the checkpoint in `folder`; None is the embedded model. Computed prompts are kept in `prefixes_dir`.
 
@@ -58,8 +65,9 @@ class InProcessModel:
             raise Unavailable(f"a local model needs torch and the m3 runtime: {error}") from error
         what = str(folder) if folder else "the embedded model"
         disk = DiskConfig(folder=prefixes_dir, max_bytes=disk_cache_bytes) if prefixes_dir else None
+        rule = None if image_rule == "long_side" else resize_rule(image_rule)  # None: the long side of its config
         try:
-            engine = await asyncio.to_thread(ChatEngine.load, folder or "nano", disk=disk)
+            engine = await asyncio.to_thread(ChatEngine.load, folder or "nano", disk=disk, image_rule=rule)
         except (ValueError, OSError, RuntimeError, KeyError) as error:
             raise Unavailable(f"{what} cannot be loaded: {error}") from error
         return cls(engine)

@@ -1,4 +1,4 @@
-"""What a repository brings in `.m3/config.toml`, and the digest that a person's trust is bound to."""
+"""What a repository brings in `.m3`, and the digest that a person's trust is bound to."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from m3agent.errors import M3Error
 
 FOLDER = ".m3"
 CONFIG = "config.toml"
+COMMANDS = "commands"
+"""Holds the custom commands of a chat, one Markdown file each."""
 MAX_BYTES = 16 * 2**20
 _NOT_SETTINGS = frozenset({"issues", "fixes"})
 """What m3 itself keeps in the folder."""
@@ -25,7 +27,7 @@ _FORBIDDEN = re.compile(r"(?:PATH|HOME|SHELL|ENV|BASH_ENV|IFS|(?:LD|DYLD|GIT|M3|
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Brought:
-    """The config file of a repository as it is now, its `text`. The digest also covers `files`."""
+    """The config file of a repository as it is now, its `text`, which may be empty. The digest also covers `files`."""
 
     text: str
     digest: str
@@ -48,10 +50,11 @@ def read_brought(root: Path) -> Brought | None:
     Errors: M3Error when it cannot be read.
     """
     config = root / FOLDER / CONFIG
-    if not os.path.lexists(config):
+    has_config = os.path.lexists(config)
+    if not has_config and not os.path.lexists(root / FOLDER / COMMANDS):
         return None
     try:
-        text = _read(config).decode("utf-8", "replace")
+        text = _read(config).decode("utf-8", "replace") if has_config else ""
         names = sorted({*_below(root, FOLDER), *_named_by_commands(root, text)} - {f"{FOLDER}/{CONFIG}"})
         digest = hashlib.sha256(text.encode())
         for name in names:
