@@ -14,6 +14,7 @@ import random
 import resource
 import signal
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Iterator, Sequence
@@ -77,8 +78,8 @@ def run_module(module: TestModule, *, other_tests: int, seed: int) -> list[Outco
     """
     stem = module.path.removesuffix(".py").removesuffix("/__init__").rsplit("/", 1)[-1].strip("_")
     test_file = f"tests/test_{stem}.py"
-    scratch = module.root / f".run-{os.getpid()}"
-    (scratch / "tests").mkdir(parents=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".run-", dir=module.root))  # process ids come again in a long run
+    (scratch / "tests").mkdir()
     (scratch / test_file).write_text(module.tests, encoding="utf-8")
     (scratch / "pytest.ini").write_text("[pytest]\n")
     os.chdir(scratch)

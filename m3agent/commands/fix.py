@@ -9,6 +9,7 @@ import click
 from m3agent.approval import Mode
 from m3agent.commands.options import (
     budget_options,
+    image_option,
     mode_option,
     model_option,
     output_option,
@@ -16,6 +17,7 @@ from m3agent.commands.options import (
     sandbox_options,
     seed_option,
 )
+from m3agent.images import read_images
 from m3agent.outputs import OutputFormat, open_outputs
 from m3agent.settings import Settings, load_settings
 from m3agent.signals import run_command
@@ -39,6 +41,7 @@ from m3agent.signals import run_command
     show_default=True,
     help="agent: the model works freely. search: its proposed edits are tried in turn. auto: search for nano.",
 )
+@image_option
 @mode_option("edit", "auto", default="edit")
 @click.option("--in-place", is_flag=True, help="Write the proven repair into your files.")
 @click.option("--commit", is_flag=True, help="Commit the proven repair on a new branch; your files stay as they are.")
@@ -53,6 +56,7 @@ def command(
     test_command: str,
     candidates: int,
     strategy: str,
+    images: tuple[Path, ...],
     mode: Mode,
     in_place: bool,
     commit: bool,
@@ -74,7 +78,7 @@ def command(
     3 no test shows it, 4 no tests to prove it, 5 a limit was reached, 6 an approval
     was needed, 7 the tests cannot start, 75 the model is unavailable.
     """
-    from m3agent.fix.issue import load_issue
+    from m3agent.fix.intake import load_issue
     from m3agent.llm.factory import check_model_name
 
     settings = load_settings(
@@ -87,6 +91,7 @@ def command(
         "test_command": test_command,
         "candidates": candidates,
         "strategy": strategy,
+        "pictures": read_images(images),
         "mode": mode,
         "in_place": in_place,
         "commit": commit,

@@ -20,7 +20,7 @@ def command() -> None:
 @repo_option
 def pull(ref: str, repo: Path) -> int:
     """Write the issue REF (a number, an address, a file or -) with its comments to .m3/issues/."""
-    from m3agent.fix.issue import load_issue
+    from m3agent.fix.intake import load_issue
     from m3agent.fix.pack import write_pack
 
     issue = load_issue(ref, repo, load_settings())

@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from m3_tools.base import ToolContext
+from m3_tools.jobs import Jobs
 from m3_tools.report import report_text
+from m3_tools.screenshot.tool import ScreenshotTool
 from m3_tools.text import shown
 from m3_tools.toolset import all_tools
 from m3agent.approval import Mode
@@ -21,7 +23,7 @@ from m3agent.fix.verify import Evidence, verify
 from m3agent.fix.worktree import WorkTree
 from m3agent.llm.protocol import LanguageModel, Options
 from m3agent.loop import LoopResult, run_loop
-from m3agent.messages import user
+from m3agent.messages import ImagePart, user
 from m3agent.permissions.rules import Rule
 from m3agent.prompt import Conversation, system_prompt
 from m3agent.sinks import EventSink
@@ -55,32 +57,40 @@ async def run_agent(
     options: Options,
     mode: Mode,
     rules: Sequence[Rule] = (),
+    *,
+    images: Sequence[ImagePart] = (),
 ) -> tuple[Evidence | None, Ended | None]:
     """Let the model repair the issue; the change lies in the work tree. Without a baseline there is no evidence.
 
     With a change that is not proven comes how the work ended, if it was not the model that ended it.
     Errors: Ended when nothing was changed; ModelError of the model.
     """
-    tools = all_tools(run_tests=suite.tool(baseline.limit_s if baseline else FIRST_LIMIT_S))
+    eyes = (ScreenshotTool(),) if model.info.reads_images else ()
+    tools = all_tools(run_tests=suite.tool(baseline.limit_s if baseline else FIRST_LIMIT_S), more=eyes)
+    jobs = Jobs()
     context = ToolContext(
         root=worktree.root,
         spill_dir=suite.spill_dir,
         environment=dict(suite.environment),
         sandbox=suite.sandbox,
         unconfined=suite.unconfined,
+        jobs=jobs,
         disposable=True,
         secrets=suite.secrets,
     )
     conversation = Conversation(sink)
     where = surroundings(worktree.root, environment=suite.environment, test_command=suite.shown_command)
     conversation.add(system_prompt(model.info, command="fix", surroundings=where))
-    conversation.add(user(f"{issue_text(issue, model.info)}\n\n{_tests_before(baseline)}"))
+    conversation.add(user(f"{issue_text(issue, model.info)}\n\n{_tests_before(baseline)}", *images))
     for number in range(1, MAX_ROUNDS + 1):
         sink(PhaseStarted(name="work", detail=f"round {number}" if number > 1 else ""))
         start = budget.elapsed_s
-        result = await run_loop(
-            model, conversation, tools, context, sink=sink, options=options, budget=budget, mode=mode, rules=rules
-        )
+        try:
+            result = await run_loop(
+                model, conversation, tools, context, sink=sink, options=options, budget=budget, mode=mode, rules=rules
+            )
+        finally:
+            await jobs.close()  # nothing may change files while they are judged
         sink(PhaseEnded(name="work", summary=result.detail or result.outcome, duration_s=budget.elapsed_s - start))
         changed = bool(worktree.changed())
         if result.outcome != "answered" and not changed:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
+from m3_tools.screenshot.picture import Picture
 from m3agent import __version__
 from m3agent.approval import Mode
 from m3agent.budget import Budget
@@ -26,6 +27,7 @@ from m3agent.fix.search import Search
 from m3agent.fix.suite import FIRST_LIMIT_S, Suite
 from m3agent.fix.verify import Evidence, verify
 from m3agent.fix.worktree import WorkTree, open_worktree
+from m3agent.images import parts_for, told
 from m3agent.llm.factory import open_model
 from m3agent.llm.protocol import LanguageModel, ModelError, Options
 from m3agent.settings import Settings
@@ -49,6 +51,8 @@ class FixRequest:
     strategy: Strategy = "auto"
     mode: Mode = "edit"
     """What the agent strategy may do unasked."""
+    pictures: tuple[Picture, ...] = ()
+    """What the person saw."""
     in_place: bool = False
     commit: bool = False
     seed: int | None = None
@@ -182,12 +186,15 @@ class Fix:
     def _choose(self, model: LanguageModel, lacking: Ended | None) -> None:
         """Name the model and settle the strategy: the embedded model searches, a large one works freely."""
         self.model_name = model.info.name
+        for line in told(self.request.pictures, model.info, self.settings.image_rule):
+            self.sink(Notice(text=line, level="info" if model.info.reads_images else "warning"))
         if self.request.strategy == "auto":
             self.strategy = "search" if model.info.is_nano else "agent"
         if lacking is not None and self.strategy == "search":
             raise lacking
 
     async def _repair(self, model: LanguageModel, worktree: WorkTree, suite: Suite) -> None:
+        images = parts_for(self.request.pictures, model.info)
         if self.strategy == "agent":
             options = Options(
                 max_tokens=self.settings.max_tokens, temperature=self.settings.temperature, seed=self.request.seed
@@ -203,6 +210,7 @@ class Fix:
                 options,
                 self.request.mode,
                 self.settings.rules,
+                images=images,
             )
             return
         assert self.baseline is not None, "search is chosen only with a baseline"
@@ -217,7 +225,7 @@ class Fix:
             seed=self.request.seed,
         )
         try:
-            result = await search.run(self.issue)
+            result = await search.run(self.issue, images)
         finally:
             self.tried = search.tried
         start = self._phase("verify", "the whole suite, and the targets without the change")

@@ -1,85 +1,96 @@
-"""The issue: found by number, address, file or from stdin, cleaned, and bounded.
+"""The issue: cleaned, and bounded.
 
 The text comes from strangers. It is material for the model and grants nothing; what a reader of the page would not see
-(HTML comments, zero-width and bidirectional control characters) is taken out, and that is said.
+is taken out, and that is said.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import sys
-import unicodedata
-from collections.abc import Callable
-from pathlib import Path
-from urllib.parse import urlsplit
+from collections.abc import Sequence
 
 from m3agent.errors import M3Error
-from m3agent.fix.forge import fetch_issue
-from m3agent.settings import Settings
+from m3agent.fix.hidden import visible_text
 
 MAX_BODY_CHARS = 20_000
-MAX_COMMENTS = 20
+FIRST_COMMENTS, LAST_COMMENTS = 10, 10
+"""A long discussion begins with the symptom and ends with what was found."""
 MAX_COMMENT_CHARS = 4_000
-MAX_FILE_BYTES = 1_000_000
-_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+MAX_NAMES, MAX_NAME_CHARS = 20, 200
+"""Labels and linked pull requests, and the length of each."""
+RAW_FACTOR = 5
+"""Hidden text is looked for in so many times the text that is kept."""
+_PICTURE = re.compile(
+    r"!\[[^\]]*\]\(\s*(https?://[^\s)]+)|<img\s[^>]*src\s*=\s*[\"']?(https?://[^\s\"'>]+)", re.IGNORECASE
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Issue:
-    """A report in a person's words. `source` is where it was found; `notes` say what was taken out or cut."""
+    """A report in a person's words. `source` is where it was found; `notes` say what was taken out or cut.
+
+    `comments` begin with their author's name, `linked` are pull requests that speak of it, one line each, and
+    `pictures` the addresses of what it shows.
+    """
 
     title: str
     body: str
     source: str
     comments: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    linked: tuple[str, ...] = ()
+    pictures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def load_issue(ref: str, repo: Path, settings: Settings, read_stdin: Callable[[], str] = sys.stdin.read) -> Issue:
-    """The issue that `ref` names: a number, a URL, a file, or `-`.
-
-    A number is looked for in `.m3/issues/N.md`, then `issues/N.md`, then at the forge of the repository's remote.
-    Errors: M3Error with one line that says what was looked for and what to do.
-    """
-    ref = ref.strip()
-    if ref == "-":
-        return clean_issue(*_title_and_body(read_stdin()), source="stdin")
-    if urlsplit(ref).scheme in ("http", "https"):
-        return clean_issue(*fetch_issue(ref, repo, settings), source=ref)
-    if re.fullmatch(r"#?\d{1,9}", ref):
-        number = int(ref.lstrip("#"))
-        for folder in (".m3/issues", "issues"):
-            file = repo / folder / f"{number}.md"
-            if file.is_file() and file.resolve().is_relative_to(repo.resolve()):
-                return _from_file(file, f"{folder}/{number}.md")
-        return clean_issue(*fetch_issue(str(number), repo, settings), source=f"#{number}")
-    for file in (Path(ref).expanduser(), repo / ref):
-        if file.is_file():
-            return _from_file(file, ref)
-    raise M3Error(f"no issue {ref!r}: it is no number, no http address, and no file of that name exists")
-
-
-def clean_issue(title: str, body: str, comments: tuple[str, ...] = (), *, source: str) -> Issue:
-    """The issue without hidden text, each part within its bound."""
-    notes: dict[str, None] = {}
+def clean_issue(
+    title: str,
+    body: str,
+    comments: Sequence[str] = (),
+    *,
+    labels: Sequence[str] = (),
+    linked: Sequence[str] = (),
+    source: str,
+    notes: Sequence[str] = (),
+) -> Issue:
+    """The issue without hidden text, each part within its bound. Errors: M3Error if it is empty."""
+    told = dict.fromkeys(notes)
 
     def cleaned(text: str, limit: int, what: str) -> str:
-        visible, removed = visible_text(text)
-        notes.update(dict.fromkeys(removed))
-        if len(visible) > limit:
-            notes[f"{what} was cut at {limit} characters of {len(visible)}"] = None
+        visible, removed = visible_text(text[: RAW_FACTOR * limit])
+        told.update(dict.fromkeys(removed))
+        if len(visible) > limit or len(text) > RAW_FACTOR * limit:
+            told[f"{what} was cut at {limit} characters of {len(text)}"] = None
             visible = visible[:limit].rsplit("\n", 1)[0]
         return visible.strip()
 
+    def names(texts: Sequence[str], what: str) -> tuple[str, ...]:
+        found = (" ".join(cleaned(text, MAX_NAME_CHARS, what).split()) for text in texts[:MAX_NAMES])
+        return tuple(filter(None, found))
+
+    found = [a or b for text in (body, *comments) for a, b in _PICTURE.findall(text)]
+    pictures = tuple(dict.fromkeys(found))[:MAX_NAMES]
+    if pictures:
+        told[f"the issue shows {len(pictures)} picture(s) that were not looked at: {', '.join(pictures)}"] = None
     title = " ".join(cleaned(title, 300, "the title").split())
     body = cleaned(body, MAX_BODY_CHARS, "the text")
-    kept = tuple(cleaned(comment, MAX_COMMENT_CHARS, "a comment") for comment in comments[:MAX_COMMENTS])
-    if len(comments) > MAX_COMMENTS:
-        notes[f"only the first {MAX_COMMENTS} of {len(comments)} comments were taken"] = None
+    kept = tuple(comments)
+    if len(kept) > FIRST_COMMENTS + LAST_COMMENTS:
+        told[f"of {len(kept)} comments only the first {FIRST_COMMENTS} and the last {LAST_COMMENTS} were taken"] = None
+        kept = (*kept[:FIRST_COMMENTS], *kept[-LAST_COMMENTS:])
     if not title and not body:
         raise M3Error(f"the issue from {source} is empty: describe what happens and what should happen")
-    return Issue(title=title, body=body, source=source, comments=kept, notes=tuple(notes))
+    return Issue(
+        title=title,
+        body=body,
+        source=source,
+        comments=tuple(cleaned(comment, MAX_COMMENT_CHARS, "a comment") for comment in kept),
+        labels=names(labels, "a label"),
+        linked=names(linked, "a linked pull request"),
+        pictures=pictures,
+        notes=tuple(told),
+    )
 
 
 def issue_name(issue: Issue) -> str:
@@ -88,38 +99,3 @@ def issue_name(issue: Issue) -> str:
         return f"issue-{number[1]}"
     words = re.findall(r"[a-z0-9]+", issue.title.lower())[:6]
     return "-".join(words) or "issue"
-
-
-def visible_text(text: str) -> tuple[str, list[str]]:
-    """The text as a reader of the page sees it, and one line for each kind of thing that was taken out."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff")
-    notes: list[str] = []
-    # Cf: zero-width, bidirectional and tag characters; Cc: control characters; Co and Cn: characters without a meaning.
-    kept = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cf", "Cc", "Co", "Cn", "Cs"))
-    if len(kept) != len(text):
-        notes.append(f"hidden text was taken out of the issue: {len(text) - len(kept)} invisible character(s)")
-    comments = 0
-    for _ in range(10):  # taking one out can make another of what stood around it
-        kept, count = _COMMENT.subn("", kept)
-        comments += count
-    if "<!--" in kept:
-        kept, comments = kept[: kept.index("<!--")], comments + 1
-    if comments:
-        notes.append(f"hidden text was taken out of the issue: {comments} HTML comment(s)")
-    return kept, notes
-
-
-def _from_file(file: Path, source: str) -> Issue:
-    try:
-        if file.stat().st_size > MAX_FILE_BYTES:
-            raise M3Error(f"{source} is larger than {MAX_FILE_BYTES:,} bytes; an issue is a short text")
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise M3Error(f"{source} cannot be read: {error.strerror or error}") from error
-    return clean_issue(*_title_and_body(text), source=source)
-
-
-def _title_and_body(text: str) -> tuple[str, str]:
-    """The first line with words, its `#` taken off, is the title."""
-    first, _, rest = text.lstrip("\ufeff \t\r\n").partition("\n")
-    return re.sub(r"^#+\s*", "", first), rest

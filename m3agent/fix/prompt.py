@@ -20,8 +20,15 @@ def issue_text(issue: Issue, info: ModelInfo) -> str:
     text = f"{issue.title}\n\n{issue.body}".strip()
     if info.is_nano:
         return text if len(text) <= NANO_ISSUE_CHARS else text[:NANO_ISSUE_CHARS].rsplit("\n", 1)[0].rstrip()
-    comments = "".join(f"\n\nComment by {comment}" for comment in issue.comments)
-    return f"{_FENCE}\n\n<issue>\n{text}{comments}\n</issue>"
+    if issue.labels:
+        text += f"\n\nLabels: {', '.join(issue.labels)}"
+    if issue.linked:
+        text += "\n\nPull requests that speak of it:\n" + "\n".join(f"- {line}" for line in issue.linked)
+    text += "".join(f"\n\nComment by {comment}" for comment in issue.comments)
+    fence = "issue"
+    while f"{fence}>" in text:  # nothing in the text can close what it stands in
+        fence += "-"
+    return f"{_FENCE}\n\n<{fence}>\n{text}\n</{fence}>"
 
 
 def search_tools() -> list[ToolSpec]:

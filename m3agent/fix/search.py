@@ -28,7 +28,7 @@ from m3agent.fix.suspects import Suspect, find_suspects
 from m3agent.fix.trial import Trial, try_change
 from m3agent.fix.worktree import WorkTree
 from m3agent.llm.protocol import BadReply, ContextFull, LanguageModel, Options
-from m3agent.messages import ToolCall, assistant, tool_result, user
+from m3agent.messages import ImagePart, ToolCall, assistant, tool_result, user
 from m3agent.prompt import Conversation, system_prompt
 from m3agent.sinks import EventSink
 from m3agent.turn import Reply, take_turn
@@ -87,13 +87,13 @@ class Search:
         self._calls = 0
         self._load_plugins = True
 
-    async def run(self, issue: Issue) -> SearchResult:
+    async def run(self, issue: Issue, images: Sequence[ImagePart] = ()) -> SearchResult:
         """Find an edit after which the targets pass and nothing else breaks; leave it in the work tree.
 
         Errors: Ended when no candidate holds or a budget is used up, ModelError of the model.
         """
         self.conversation.add(system_prompt(self.model.info, command="fix"))
-        self.conversation.add(user(issue_text(issue, self.model.info)))
+        self.conversation.add(user(issue_text(issue, self.model.info), *images))
         await self._report_tests(self.baseline.report)
         suspects = find_suspects(self.baseline.report, self.baseline.targets, self.worktree.root)
         if not suspects:

@@ -61,7 +61,7 @@ def test_commands_of_the_model_get_no_credentials(tmp_path: Path) -> None:
     assert settings.command_environment["PATH"] == "/bin"
     assert "s3cret" not in settings.command_environment.values()
     assert "s3cret" not in repr(settings.command_environment)
-    assert (settings.forge_token, settings.api_key) == ("s3cret", "s3cret")
+    assert (settings.forges[0].token, settings.api_key) == ("s3cret", "s3cret")
 
 
 def test_the_key_is_not_in_the_text_of_the_settings(tmp_path: Path) -> None:

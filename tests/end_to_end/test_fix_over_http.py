@@ -18,7 +18,7 @@ from m3_runtime.chat.session import ChatEngine
 from m3_runtime.server import create_app
 from m3agent.events import Event, RunEnded, RunStarted, event_to_json
 from m3agent.fix.flow import Fix, FixRequest
-from m3agent.fix.issue import load_issue
+from m3agent.fix.intake import load_issue
 from m3agent.settings import load_settings
 from m3agent.sinks import Recorder
 

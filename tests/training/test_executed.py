@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 
 from m3_tools.run_tests import report_text, run_tests
-from m3agent.fix.issue import load_issue
+from m3agent.fix.intake import load_issue
 from m3agent.fix.prompt import issue_text
 from m3agent.llm.protocol import ModelInfo
 from m3agent.settings import Settings

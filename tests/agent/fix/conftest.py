@@ -15,7 +15,7 @@ import pytest
 
 from m3_tools.base import ToolSpec
 from m3agent.fix.flow import Fix, FixRequest
-from m3agent.fix.issue import load_issue
+from m3agent.fix.intake import load_issue
 from m3agent.llm.protocol import (
     CandidateReady,
     Finished,
