@@ -93,6 +93,31 @@ class MessageAdded:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RequestStarted:
+    """A person asks for something in a chat: the next message begins it. `request` is its name in the undo history."""
+
+    request: str
+    kind: Literal["request_started"] = "request_started"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Said:
+    """What a person wrote in a chat, as a view shows it."""
+
+    text: str
+    kind: Literal["said"] = "said"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Aside:
+    """A question and its answer beside the conversation, which holds neither."""
+
+    question: str
+    answer: str
+    kind: Literal["aside"] = "aside"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolStarted:
     call_id: str
     name: str
@@ -169,6 +194,9 @@ Event: TypeAlias = (
     | AnswerText
     | TurnEnded
     | MessageAdded
+    | RequestStarted
+    | Said
+    | Aside
     | ToolStarted
     | ToolOutput
     | ToolEnded

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, TextIO
 
@@ -24,19 +24,73 @@ MAX_SAVED_OUTPUT_CHARS = 64_000
 """Live output of one call that a session file keeps."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """The composed sink of a run and the places that belong to it."""
+    """Where the events of a run go, and the places that belong to it.
 
-    sink: EventSink
-    view: View
-    run_id: str
-    session_path: Path
-    spill_dir: Path
-    """Where tools put output that is too long for the model."""
+    Every event is saved before it is shown. A disk that is full stops the saving, aloud, and not the run. Of the live
+    output of a command the head is saved; what the model saw of it stands in the call's result.
+    """
+
+    def __init__(self, store: SessionStore, session: Session, view: View, shown: EventSink, folder: Path):
+        """`shown` gets every event after it was saved; `folder` holds the spilled output of all runs."""
+        self.view = view
+        self._store, self._session, self._shown, self._folder = store, session, shown, folder
+        self._saving = True
+        self._left: dict[str, int] = {}
+        self.spill_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    @property
+    def run_id(self) -> str:
+        return self._session.run_id
+
+    @property
+    def session_path(self) -> Path:
+        return self._session.path
+
+    @property
+    def spill_dir(self) -> Path:
+        """Where tools put output that is too long for the model."""
+        return self._folder / self.run_id
+
+    def sink(self, event: Event) -> None:
+        worth_saving = True
+        if isinstance(event, ToolOutput):
+            self._left[event.call_id] = self._left.get(event.call_id, MAX_SAVED_OUTPUT_CHARS) - len(event.text)
+            worth_saving = self._left[event.call_id] >= 0
+        if self._saving and worth_saving:
+            try:
+                self._session(event)
+            except OSError as error:
+                self._saving = False
+                self._shown(Notice(text=f"{self.session_path} is no longer saved: {error.strerror}", level="error"))
+        self._shown(event)
+
+    def branch(self, run_id: str, events: Iterable[Event]) -> None:
+        """Go on in a new session that begins with these events; the one before ends here and stays as it is.
+
+        What its tools spilled can be read from the new one, too. Errors: M3Error, and nothing has changed, when the
+        new one cannot be written.
+        """
+        before, spilled = self._session, self.spill_dir
+        self._session = self._store.create_with(events, run_id)
+        self._saving = True
+        self.spill_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in spilled.iterdir():
+            os.link(path, self.spill_dir / path.name)
+        if not any(spilled.iterdir()):
+            spilled.rmdir()
+        with contextlib.suppress(OSError), before:
+            before(RunEnded(exit_code=0, outcome="left", summary=f"goes on as {run_id}", duration_s=0))
+
+    def close(self) -> None:
+        """Give the terminal back and end the session."""
+        self.view.close()
+        self._session.close()
+        if not any(self.spill_dir.iterdir()):
+            self.spill_dir.rmdir()
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_outputs(
     settings: Settings, *, output: OutputFormat = "text", resume: str | None = None, result: bool = True
 ) -> Iterator[Outputs]:
@@ -47,31 +101,19 @@ def open_outputs(
     Errors: M3Error when the session cannot be saved or resumed.
     """
     store = SessionStore(settings.sessions_dir, settings.secrets)
-    with store.append(resume) if resume else store.create() as session:
-        stream = sys.stderr if result or sys.stderr.isatty() else sys.stdout
-        view = open_view(stream, show_summary=not result)
-        sinks: list[EventSink] = [view]
-        match output:
-            case "json":
-                sinks.append(JsonResult(sys.stdout, run_id=session.run_id))
-            case "stream-json":
-                sinks.append(JsonLines(sys.stdout))
-            case "text" if result and not (isinstance(view, TerminalView) and sys.stdout.isatty()):
-                sinks.append(_print_summary)
-        spill_dir = settings.state_dir / "output" / session.run_id
-        spill_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            yield Outputs(
-                sink=_saved_first(session, tee(*sinks)),
-                view=view,
-                run_id=session.run_id,
-                session_path=session.path,
-                spill_dir=spill_dir,
-            )
-        finally:
-            view.close()
-            if not any(spill_dir.iterdir()):
-                spill_dir.rmdir()
+    session = store.append(resume) if resume else store.create()
+    stream = sys.stderr if result or sys.stderr.isatty() else sys.stdout
+    view = open_view(stream, show_summary=not result)
+    sinks: list[EventSink] = [view]
+    match output:
+        case "json":
+            sinks.append(JsonResult(sys.stdout, run_id=session.run_id))
+        case "stream-json":
+            sinks.append(JsonLines(sys.stdout))
+        case "text" if result and not (isinstance(view, TerminalView) and sys.stdout.isatty()):
+            sinks.append(_print_summary)
+    with contextlib.closing(Outputs(store, session, view, tee(*sinks), settings.state_dir / "output")) as outputs:
+        yield outputs
 
 
 def open_view(stream: TextIO, *, show_summary: bool = False) -> View:
@@ -82,31 +124,6 @@ def open_view(stream: TextIO, *, show_summary: bool = False) -> View:
     if console.is_terminal and not console.is_dumb_terminal:
         return TerminalView(console)
     return PlainView(stream, show_summary=show_summary)
-
-
-def _saved_first(session: Session, others: EventSink) -> EventSink:
-    """Save every event before it is shown. A disk that is full stops the saving, aloud, and not the run.
-
-    Of the live output of a command the head is saved; what the model saw of it stands in the call's result.
-    """
-    saving = True
-    left: dict[str, int] = {}
-
-    def send(event: Event) -> None:
-        nonlocal saving
-        worth_saving = True
-        if isinstance(event, ToolOutput):
-            left[event.call_id] = left.get(event.call_id, MAX_SAVED_OUTPUT_CHARS) - len(event.text)
-            worth_saving = left[event.call_id] >= 0
-        if saving and worth_saving:
-            try:
-                session(event)
-            except OSError as error:
-                saving = False
-                others(Notice(text=f"{session.path} is no longer saved: {error.strerror}", level="error"))
-        others(event)
-
-    return send
 
 
 def _print_summary(event: Event) -> None:

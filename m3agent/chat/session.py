@@ -7,21 +7,20 @@ import contextlib
 import hashlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from m3_tools.screenshot.picture import Picture
 from m3agent import __version__
 from m3agent.approval import Mode
+from m3agent.chat.resume import Saved, last_chat, saved_conversation
 from m3agent.chat.talk import Chat
-from m3agent.errors import M3Error
-from m3agent.events import MessageAdded, Notice, RunEnded, RunStarted
+from m3agent.events import Notice, RunEnded, RunStarted
 from m3agent.exits import Exit
 from m3agent.llm.factory import open_model
-from m3agent.messages import Message
 from m3agent.outputs import Outputs, open_outputs
-from m3agent.session.store import SessionStore
 from m3agent.settings import Settings
 from m3agent.signals import interrupt_exit
 from m3agent.ui.clean import one_line
@@ -34,16 +33,27 @@ LAST = "last"
 """Stands for the newest chat about a repository."""
 
 
-async def chat(settings: Settings, repo: Path, *, mode: Mode, first: str, resume: str | None, seed: int | None) -> int:
+async def chat(
+    settings: Settings,
+    repo: Path,
+    *,
+    mode: Mode,
+    first: str,
+    pictures: Sequence[Picture] = (),
+    resume: str | None,
+    seed: int | None,
+) -> int:
     """Talk until the person leaves. The exit code is 0, or that of an interrupt.
 
     Errors: ModelError when the model cannot be opened, M3Error for a session that does not exist.
     """
     if resume == LAST:
         resume = last_chat(settings, repo)
-    history = resumed_messages(settings, resume) if resume else ()
+    saved = saved_conversation(settings, resume) if resume else Saved()
     with unechoed():
-        return await _chat(settings, repo, mode=mode, first=first, resume=resume, history=history, seed=seed)
+        return await _chat(
+            settings, repo, mode=mode, first=first, pictures=pictures, resume=resume, saved=saved, seed=seed
+        )
 
 
 async def _chat(
@@ -52,8 +62,9 @@ async def _chat(
     *,
     mode: Mode,
     first: str,
+    pictures: Sequence[Picture],
     resume: str | None,
-    history: tuple[Message, ...],
+    saved: Saved,
     seed: int | None,
 ) -> int:
     with _loading(settings.model):
@@ -64,8 +75,10 @@ async def _chat(
         with open_outputs(settings, resume=resume, result=False) as out:
             code, outcome = Exit.OK, "left"
             if resume:
-                out.sink(Notice(text=f"going on with {out.run_id}: {len(history)} messages"))
-            else:
+                out.sink(Notice(text=f"going on with {out.run_id}: {len(saved.messages)} messages"))
+                for line in saved.lost:
+                    out.sink(Notice(text=line, level="warning"))
+            if not resume or saved.is_empty:
                 name = model.info.name
                 out.sink(
                     RunStarted(
@@ -73,15 +86,19 @@ async def _chat(
                     )
                 )
             try:
-                work = await open_workspace(settings, model.info, repo, command="chat", outputs=out, history=history)
-                talk = Chat(settings, model, out, work, repo, mode=mode, seed=seed)
+                work = await open_workspace(
+                    settings, model.info, repo, command="chat", outputs=out, history=saved.messages
+                )
+                talk = Chat(settings, model, out, work, repo, mode=mode, seed=seed, requests=saved.requests)
+                talk.attach(*pictures)
                 await _run(talk, out, repo, first)
             except asyncio.CancelledError as error:
                 code, outcome = interrupt_exit(error), "interrupted"
                 raise
             finally:
                 if talk is not None:
-                    await talk.work.close()
+                    for line in await talk.work.close():
+                        out.sink(Notice(text=line))
                 out.sink(
                     RunEnded(
                         exit_code=code,
@@ -100,7 +117,7 @@ async def _run(talk: Chat, out: Outputs, repo: Path, first: str) -> None:
     if not (sys.stdin.isatty() and isinstance(out.view, TerminalView)):
         await talk.run(first)
         return
-    from m3agent.chat.commands import COMMANDS
+    from m3agent.chat.commands import helps
     from m3agent.repository.files import file_names
     from m3agent.ui.ask import screen_approver
     from m3agent.ui.completion import ChatCompleter
@@ -108,7 +125,8 @@ async def _run(talk: Chat, out: Outputs, repo: Path, first: str) -> None:
 
     inbox = talk.listen()
     completer = ChatCompleter(
-        {name: c.help for name, c in COMMANDS.items()}, lambda: file_names(repo, talk.settings.secrets)
+        helps(talk),
+        lambda: file_names(repo, talk.settings.secrets),
     )
     screen = Screen(
         out.view.console,
@@ -148,20 +166,3 @@ def _loading(model: str) -> Iterator[None]:
         return
     with console.status(f"loading {one_line(model, 60)}", spinner="dots"):
         yield
-
-
-def last_chat(settings: Settings, repo: Path) -> str:
-    """The id of the newest chat about this repository. Raises M3Error if there is none."""
-    for summary in SessionStore(settings.sessions_dir).list():
-        if summary.command == "chat" and summary.repo == str(repo):
-            return summary.run_id
-    raise M3Error(f"there is no chat about {repo} to go on with; `m3 sessions list` shows what there is")
-
-
-def resumed_messages(settings: Settings, run_id: str) -> tuple[Message, ...]:
-    """The conversation of a saved session. A call without a result is answered later on, and never run again."""
-    recording = SessionStore(settings.sessions_dir).read(run_id)
-    messages = tuple(event.message for event in recording.events if isinstance(event, MessageAdded))
-    if not messages:
-        raise M3Error(f"the session {recording.run_id} holds no conversation; `m3 sessions list` shows others")
-    return messages

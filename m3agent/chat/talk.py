@@ -13,14 +13,18 @@ from typing import Any, Literal, get_args
 
 from rich.text import Text
 
-from m3_tools.base import ToolResult, call_tool
+from m3_tools.base import Tool, ToolResult, call_tool
+from m3_tools.screenshot.picture import Picture
 from m3_tools.shell import MAX_TIMEOUT_S, ShellTool
 from m3agent.approval import Approver, Mode
 from m3agent.budget import Budget
+from m3agent.chat.custom import custom_commands
 from m3agent.chat.inbox import Inbox
 from m3agent.chat.meter import Meter
+from m3agent.chat.resume import Request
 from m3agent.chat.status import status_line
-from m3agent.events import Notice, ToolEnded, ToolOutput, ToolStarted
+from m3agent.events import Notice, RequestStarted, Said, ToolEnded, ToolOutput, ToolStarted
+from m3agent.images import image_part, told
 from m3agent.llm.protocol import LanguageModel, ModelError
 from m3agent.loop import WHILE_IT_RAN, run_loop
 from m3agent.messages import Message, user
@@ -29,7 +33,6 @@ from m3agent.session.export import fenced
 from m3agent.settings import Settings
 from m3agent.sinks import tee
 from m3agent.ui.input import LineInput, PipeInput
-from m3agent.ui.terminal import TerminalView
 from m3agent.workspace import Workspace
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -51,15 +54,23 @@ class Chat:
         *,
         mode: Mode,
         seed: int | None,
+        requests: Sequence[Request] = (),
+        lines: LineInput | None = None,
     ):
+        """`lines` stand in for those of stdin."""
         self.settings, self.model, self.out, self.work, self.repo = settings, model, out, work, repo
         self.mode: Mode = mode
+        self.requests = list(requests)
+        """What the person asked for so far, oldest first."""
+        self.custom = custom_commands(settings, repo)
         self.meter = Meter()
         self.approve: Approver | None = None
         self.sink = tee(out.sink, self.meter)
         self._seed = seed
+        self._attached: list[Picture] = []
+        """Pictures that go with the next message."""
         self._inbox = Inbox()
-        self._lines: LineInput = PipeInput()
+        self._lines = lines or PipeInput()
         self._running: asyncio.Task[None] | None = None
         self._commands: set[asyncio.Task[None]] = set()
 
@@ -79,7 +90,7 @@ class Chat:
             elif line.startswith("!"):
                 await self._interruptible(self._shell(line[1:].strip()))
             elif line.strip():
-                await self._interruptible(self._answer(self._heard(line)))
+                await self._interruptible(self.answer(self._heard(line)))
             self.out.view.close()
             line = await self._lines.read()
 
@@ -130,17 +141,31 @@ class Chat:
 
         await run_command(self, line)
 
+    def attach(self, *pictures: Picture) -> None:
+        """Let the pictures go with the next message. A model that reads text only gets none, and that is told."""
+        info = self.model.info
+        for line in told(pictures, info, self.settings.image_rule):
+            self.notice(line, "info" if info.reads_images else "warning")
+        if info.reads_images:
+            self._attached += pictures
+
     def _heard(self, line: str) -> Message:
-        if isinstance(self.out.view, TerminalView):
-            self.out.view.said(line)
-        return user(line)
+        self.sink(Said(text=line))
+        images, self._attached = [image_part(picture) for picture in self._attached], []
+        return user(line, *images)
 
     def _heard_meanwhile(self) -> Sequence[Message]:
         return [self._heard(line) for line in self._lines.messages()]
 
-    async def _answer(self, message: Message) -> None:
+    def begin_request(self) -> None:
+        """What follows is done for something new that the person asked for: it can be undone, and gone back to."""
+        request = self.work.journal.begin_request()
+        self.requests.append(Request(id=request, at=len(self.work.conversation.messages)))
+        self.sink(RequestStarted(request=request))
+
+    async def answer(self, message: Message) -> None:
         """One request and everything that the model does for it, and for what is said meanwhile."""
-        self.work.journal.begin_request()
+        self.begin_request()
         self.work.conversation.add(message)
         result = await run_loop(
             self.model,
@@ -157,27 +182,28 @@ class Chat:
         )
         if result.detail:
             self.notice(result.detail, "warning")
+        if result.outcome == "context_full":
+            self.notice("/compact replaces the conversation by a summary; /rewind goes back to an earlier part")
 
-    async def _shell(self, command: str) -> None:
-        """Run the person's own command; no mode keeps it from running. The model reads what it gave."""
-        if not command:
-            self.notice("write a command behind the !, for instance !git status", "warning")
-            return
+    async def run_for_person(self, tool: Tool[Any], arguments: dict[str, Any], what: str) -> None:
+        """Run a tool for the person; no mode keeps it from running. The model reads `what` it was, and what it gave."""
         call_id = f"person-{uuid.uuid4().hex[:8]}"
-        self.work.journal.begin_request()
-        self.sink(ToolStarted(call_id=call_id, name="shell", arguments={"command": command}))
+        self.begin_request()
+        self.sink(ToolStarted(call_id=call_id, name=tool.name, arguments=arguments))
         context = dataclasses.replace(
-            self.work.context, on_output=lambda text: self.sink(ToolOutput(call_id=call_id, text=text))
+            self.work.context,
+            jobs=None,  # a person waits for what they typed
+            on_output=lambda text: self.sink(ToolOutput(call_id=call_id, text=text)),
         )
         start = time.monotonic()
         result = ToolResult(text=WHILE_IT_RAN, is_error=True)
         try:
-            result = await call_tool(ShellTool(), {"command": command, "timeout_s": MAX_TIMEOUT_S}, context)
+            result = await call_tool(tool, arguments, context)
         finally:
             self.sink(
                 ToolEnded(
                     call_id=call_id,
-                    name="shell",
+                    name=tool.name,
                     is_error=result.is_error,
                     duration_s=time.monotonic() - start,
                     text=result.text,
@@ -185,8 +211,14 @@ class Chat:
                     rule="your own command",
                 )
             )
-            told = f"I ran this command myself:\n{fenced(command, 'bash')}\nIt gave:\n{fenced(result.text)}"
-            self.work.conversation.add(user(told))
+            self.work.conversation.add(user(f"{what}\nIt gave:\n{fenced(result.text)}"))
+
+    async def _shell(self, command: str) -> None:
+        if not command:
+            self.notice("write a command behind the !, for instance !git status", "warning")
+            return
+        what = f"I ran this command myself:\n{fenced(command, 'bash')}"
+        await self.run_for_person(ShellTool(), {"command": command, "timeout_s": MAX_TIMEOUT_S}, what)
 
     async def _interruptible(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for the work. Esc or Ctrl-C ends it and not the chat; what waits then goes on waiting."""

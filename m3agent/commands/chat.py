@@ -7,8 +7,16 @@ from pathlib import Path
 import click
 
 from m3agent.approval import Mode
-from m3agent.commands.options import mode_option, model_option, repo_option, sandbox_options, seed_option
+from m3agent.commands.options import (
+    image_option,
+    mode_option,
+    model_option,
+    repo_option,
+    sandbox_options,
+    seed_option,
+)
 from m3agent.commands.trust import offer
+from m3agent.images import read_images
 from m3agent.settings import load_settings
 from m3agent.signals import run_command
 
@@ -25,6 +33,7 @@ from m3agent.signals import run_command
     flag_value="last",
     help="Go on with a past chat, without an ID with the last one here; `m3 sessions list` shows the ids.",
 )
+@image_option
 @sandbox_options
 @seed_option
 def command(
@@ -33,6 +42,7 @@ def command(
     model: str | None,
     mode: Mode,
     resume: str | None,
+    images: tuple[Path, ...],
     seed: int | None,
     sandbox: bool | None,
     network: bool | None,
@@ -45,4 +55,7 @@ def command(
 
     offer(repo)
     settings = load_settings(repo=repo, model=model, sandbox=sandbox, network=network)
-    return run_command(lambda: chat(settings, repo, mode=mode, first=prompt, resume=resume, seed=seed))
+    pictures = read_images(images)
+    return run_command(
+        lambda: chat(settings, repo, mode=mode, first=prompt, pictures=pictures, resume=resume, seed=seed)
+    )

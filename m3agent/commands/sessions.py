@@ -51,19 +51,21 @@ def show(session_id: str) -> int:
 
 @command.command()
 @click.argument("session_id")
-@click.option("--format", "form", type=click.Choice(["markdown", "jsonl"]), default="markdown", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["markdown", "html", "jsonl"]), default="markdown", show_default=True
+)
 def export(session_id: str, form: str) -> int:
     """Write a session to stdout, to keep or to send."""
     import json
 
     from m3agent.events import event_to_json
-    from m3agent.session.export import to_markdown
+    from m3agent.session.export import to_html, to_markdown
     from m3agent.session.store import SessionStore
 
     settings = load_settings()
     recording = SessionStore(settings.sessions_dir).read(session_id)
-    if form == "markdown":
-        print(to_markdown(recording, settings.secrets), end="")
+    if form != "jsonl":
+        print((to_html if form == "html" else to_markdown)(recording, settings.secrets), end="")
     else:
         for event in recording.events:
             print(json.dumps(settings.secrets.redact_json(event_to_json(event)), separators=(",", ":")))

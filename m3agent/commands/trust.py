@@ -28,7 +28,7 @@ STATES = {
 @repo_option
 @click.option("--withdraw", is_flag=True, help="No longer trust it.")
 def command(repo: Path, withdraw: bool) -> int:
-    """Show what a repository sets in .m3/config.toml, and trust it.
+    """Show what a repository sets in .m3/config.toml and which commands .m3/commands brings, and trust it.
 
     Until you do, and again when anything in .m3 changes, it has no effect. Only a person at a terminal can trust it;
     elsewhere the exit code is 6 unless it is trusted already.
@@ -42,7 +42,7 @@ def command(repo: Path, withdraw: bool) -> int:
         return int(Exit.OK)
     brought = read_brought(repo)
     if brought is None:
-        print("there is no .m3/config.toml here; nothing needs to be trusted")
+        print("there are no settings and no commands in .m3 here; nothing needs to be trusted")
         return int(Exit.OK)
     state = store.state(repo, brought.digest)
     show(brought)
@@ -71,9 +71,12 @@ def show(brought: Brought) -> None:
     """The settings whole, and the names of the files that come with them."""
     from m3agent.ui.clean import clean, one_line
 
-    print("This repository sets in .m3/config.toml:")
-    print("\n".join(f"    {line}" for line in clean(brought.text).splitlines()))
-    if brought.files:
+    if brought.text:
+        print("This repository sets in .m3/config.toml:")
+        print("\n".join(f"    {line}" for line in clean(brought.text).splitlines()))
+    if brought.files and not brought.text:
+        print(f"This repository brings commands for the chat: {', '.join(one_line(name) for name in brought.files)}")
+    elif brought.files:
         print(f"\nWith it come: {', '.join(one_line(name) for name in brought.files)}")
     print()
 

@@ -1,15 +1,22 @@
-"""A session as a Markdown document."""
+"""A session as a document: Markdown to read and to edit, HTML to look at."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 
+from rich.console import Console
+
 from m3_tools.base import DiffBlock
 from m3_tools.secret import Secrets
-from m3agent.events import MessageAdded, RunEnded, RunStarted, ToolEnded
+from m3agent.events import Aside, MessageAdded, RunEnded, RunStarted, ToolEnded
+from m3agent.session.replay import replay
 from m3agent.session.store import Recording
 from m3agent.ui.clean import clean, one_line
+from m3agent.ui.terminal import TerminalView
+
+HTML_WIDTH = 110
 
 
 def to_markdown(recording: Recording, secrets: Secrets = Secrets()) -> str:
@@ -28,6 +35,8 @@ def to_markdown(recording: Recording, secrets: Secrets = Secrets()) -> str:
                 for call in message.tool_calls:
                     arguments = json.dumps(dict(call.arguments), ensure_ascii=False, indent=1)
                     parts.append(f"**{one_line(call.name)}**\n\n{fenced(arguments, 'json')}")
+            case Aside():
+                parts.append(f"## Aside\n\n{clean(event.question)}\n\n{clean(event.answer).strip()}")
             case ToolEnded():
                 diffs = [block for block in event.display if isinstance(block, DiffBlock)]
                 parts += [fenced(block.diff, "diff") for block in diffs] or [fenced(event.text)]
@@ -40,6 +49,16 @@ def to_markdown(recording: Recording, secrets: Secrets = Secrets()) -> str:
     if recording.torn:
         parts.append("_The last line of the recording was cut off and is not shown._")
     return secrets.redact("\n\n".join(parts)) + "\n"
+
+
+def to_html(recording: Recording, secrets: Secrets = Secrets()) -> str:
+    """The session as its run looked, as a page that needs nothing else; `secrets` are redacted."""
+    console = Console(
+        file=io.StringIO(), record=True, width=HTML_WIDTH, color_system="truecolor", legacy_windows=False,
+        force_terminal=False, highlight=False, emoji=False, markup=False, _environ={},
+    )  # fmt: skip
+    replay(recording, TerminalView(console, clock=lambda: 0.0))
+    return secrets.redact(console.export_html())
 
 
 def fenced(text: str, language: str = "") -> str:

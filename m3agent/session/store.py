@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import fcntl
 import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -27,12 +28,17 @@ def new_run_id() -> str:
 class Session:
     """An open session file. It is a sink: `session(event)` returns when the line is with the operating system.
 
-    What `secrets` knows is redacted in it.
+    What `secrets` knows is redacted in it. Errors: OSError, and M3Error when another process has it open.
     """
 
     def __init__(self, path: Path, secrets: Secrets):
         self.path, self._secrets = path, secrets
         self._file = open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise M3Error(f"the session {path.stem} is open in another m3; leave it there first") from error
 
     @property
     def run_id(self) -> str:
@@ -42,13 +48,16 @@ class Session:
         value = self._secrets.redact_json(event_to_json(event))
         self._file.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
 
+    def close(self) -> None:
+        self._file.close()
+
     def __enter__(self) -> Session:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self.close()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,14 +97,32 @@ class SessionStore:
         except OSError as error:
             raise M3Error(f"sessions cannot be saved in {self._folder}: {error.strerror}. Set M3_HOME.") from error
 
+    def create_with(self, events: Iterable[Event], run_id: str) -> Session:
+        """A new session that holds these events already. It is there whole, or not at all.
+
+        Errors: M3Error when it cannot be written.
+        """
+        path = self._path(run_id)
+        unfinished = path.with_suffix(".new")
+        try:
+            with Session(unfinished, self._secrets) as session:
+                for event in events:
+                    session(event)
+            os.replace(unfinished, path)
+            return Session(path, self._secrets)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            raise M3Error(f"{path} cannot be written: {error.strerror}") from error
+
     def append(self, run_id: str) -> Session:
         """An existing session, to be continued. A torn last line is removed first, so that the file stays readable."""
         path = self._existing(run_id)
+        session = Session(path, self._secrets)
         whole = path.read_bytes()
         keep = whole.rfind(b"\n") + 1
         if keep < len(whole):
             os.truncate(path, keep)
-        return Session(path, self._secrets)
+        return session
 
     def read(self, run_id: str) -> Recording:
         """Every whole event of a session.

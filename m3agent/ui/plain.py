@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
-from m3agent.events import Event, MessageAdded, Prefill, RunEnded, ToolEnded, ToolStarted
+from m3agent.events import Event, MessageAdded, Prefill, RunEnded, Said, ToolEnded, ToolStarted
 from m3agent.ui.clean import clean, with_bounded_words
 from m3agent.ui.render import render, tool_ended
 
@@ -29,6 +29,8 @@ class PlainView:
         match event:
             case MessageAdded() if event.message.role == "assistant" and event.message.text.strip():
                 shown = _indented(with_bounded_words(clean(event.message.text)))
+            case Said():
+                shown = None  # a pipe is not told what it said
             case ToolStarted():
                 self._calls[event.call_id] = event
             case ToolEnded():

@@ -13,9 +13,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from m3_tools.base import CommandBlock, DiffBlock, DisplayBlock, TestsBlock, TextBlock, TodoBlock
+from m3_tools.base import CommandBlock, DiffBlock, DisplayBlock, PictureBlock, TestsBlock, TextBlock, TodoBlock
 from m3agent.approval import CHANGES_NOTHING
 from m3agent.events import (
+    Aside,
     CandidateTried,
     Event,
     Notice,
@@ -23,6 +24,7 @@ from m3agent.events import (
     PhaseStarted,
     RunEnded,
     RunStarted,
+    Said,
     ToolEnded,
     ToolStarted,
     TurnEnded,
@@ -32,6 +34,7 @@ from m3agent.ui.diff import diff_text
 
 MAX_OUTPUT_LINES = 10
 """Lines of a command's or a tool's output that are shown; the model saw more, and the session holds all of it."""
+MAX_SAID_LINES = 20
 INDENT = 4
 VERDICTS = {
     "fixed": ("✓", "green", "fixed"),
@@ -58,6 +61,10 @@ def render(event: Event) -> RenderableType | None:
         case Notice():
             mark, style = {"info": ("·", "dim"), "warning": ("!", "yellow"), "error": ("✗", "red")}[event.level]
             return marked(mark, style, Text(one_line(event.text), style))
+        case Said():
+            return marked("›", "bold cyan", excerpt(event.text, MAX_SAID_LINES, "bold"), indent=0)
+        case Aside():
+            return aside(event, Text(clean(event.answer).strip()))
         case RunEnded():
             return run_ended(event)
     return None
@@ -67,6 +74,16 @@ def run_started(event: RunStarted) -> RenderableType:
     head = Text.assemble(("m3 ", "bold cyan"), (one_line(event.command), "bold"), ("  ", ""))
     head.append(f"{one_line(event.model)} · {one_line(event.repo)}", "dim")
     return Group(head, marked("", "", Text(one_line(event.task)), indent=0)) if event.task.strip() else head
+
+
+def aside(event: Aside, answer: RenderableType) -> RenderableType:
+    """A question beside the conversation, with its answer behind a bar of its own."""
+    grid = Table.grid()
+    grid.add_column(width=4)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text("  ↳", "magenta"), Text(one_line(event.question), "italic"))
+    grid.add_row("", answer)
+    return grid
 
 
 def run_ended(event: RunEnded) -> RenderableType:
@@ -131,6 +148,8 @@ def display_block(block: DisplayBlock) -> RenderableType | None:
             return _lines(Text.assemble((f"{m} ", s), one_line(t, 200)) for (m, s), t in rows)
         case TextBlock():
             return excerpt(block.text) if block.text.strip() else None
+        case PictureBlock():
+            return None
 
 
 def candidate_line(event: CandidateTried) -> RenderableType:
@@ -185,11 +204,15 @@ def _facts(blocks: Iterable[DisplayBlock]) -> list[str]:
                 names = ("passed", "failed", "errors", "skipped")
                 counts = [f"{n} {name}" for name in names if (n := getattr(block, name))]
                 facts.append(", ".join(counts) or "no tests ran")
+            case CommandBlock(goes_on=True):
+                facts.append("goes on in the background")
             case CommandBlock(exit_code=code) if code != 0:
                 facts.append("stopped" if code is None else f"exit code {code}")
             case DiffBlock(diff=diff):
                 changed = [line[:1] for line in diff.splitlines() if not line.startswith(("+++", "---"))]
                 facts.append(f"+{changed.count('+')} −{changed.count('-')}")
+            case PictureBlock():
+                facts.append(f"{one_line(block.title, 40)} {block.width} × {block.height}")
             case TextBlock(title=title) if title:
                 facts.append(one_line(title, 60))
     return facts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from m3_tools.base import CommandBlock, DiffBlock, TestsBlock, TextBlock, TodoBlock
 from m3agent.events import (
     AnswerText,
+    Aside,
     CandidateTried,
     Event,
     MessageAdded,
@@ -12,8 +13,10 @@ from m3agent.events import (
     PhaseEnded,
     PhaseStarted,
     Prefill,
+    RequestStarted,
     RunEnded,
     RunStarted,
+    Said,
     ThinkText,
     ToolEnded,
     ToolOutput,
@@ -48,6 +51,8 @@ SAMPLES: tuple[Event, ...] = (
         task="Items at their minimum are ordered again",
         version="0.1.0",
     ),
+    RequestStarted(request="20260930-141503-9f3a/1b2c3d4e"),
+    Said(text="repair it, please"),
     PhaseStarted(name="baseline", detail="python -m pytest"),
     ToolStarted(call_id="c1", name="test", arguments={}),
     ToolOutput(call_id="c1", text="tests/test_stock.py ...F\n"),
@@ -140,6 +145,7 @@ SAMPLES: tuple[Event, ...] = (
     AnswerText(text=ANSWER),
     TurnEnded(turn=2, finish="stop", prompt_tokens=1420, cached_tokens=1310, completion_tokens=24, duration_s=0.8),
     MessageAdded(message=assistant(ANSWER)),
+    Aside(question="what is a minimum here?", answer="The level at which an item is **ordered again**."),
     RunEnded(
         exit_code=0,
         outcome="fixed and verified",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from markdown_it import MarkdownIt
 from rich.console import Console, Group, RenderableType
 from rich.markdown import Markdown
 from rich.padding import Padding
@@ -18,6 +19,7 @@ from rich.text import Text
 
 from m3agent.events import (
     AnswerText,
+    Aside,
     CandidateTried,
     Event,
     MessageAdded,
@@ -25,8 +27,10 @@ from m3agent.events import (
     PhaseEnded,
     PhaseStarted,
     Prefill,
+    RequestStarted,
     RunEnded,
     RunStarted,
+    Said,
     ThinkText,
     ToolEnded,
     ToolOutput,
@@ -36,18 +40,19 @@ from m3agent.events import (
 )
 from m3agent.ui.blocks import BlockSplitter
 from m3agent.ui.clean import clean, one_line, with_bounded_words
-from m3agent.ui.render import candidate_line, excerpt, marked, render, seconds, tool_ended, tool_started, turn_line
+from m3agent.ui.render import aside, candidate_line, marked, render, seconds, tool_ended, tool_started, turn_line
 from m3agent.ui.surface import LiveSurface, Surface
 
 TAIL_CHARACTERS = 4000
 CHARACTERS_A_TOKEN = 4
 """Roughly; reasoning is counted by its length until the turn has ended."""
-MAX_SAID_LINES = 20
 STYLES = {"reads": "blue", "thinks": "magenta", "runs": "yellow"}
 """What is going on, by colour; everything else is cyan."""
 SHOWN_CANDIDATES = 3
 MAX_MARKDOWN_CHARACTERS = 20_000
 MAX_BRACKETS = 200
+_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+"""Rich's own parser takes `vector<int>` for HTML, and Rich shows none."""
 
 
 class TerminalView:
@@ -114,6 +119,8 @@ class TerminalView:
                 self._print(tool_ended(event, started.arguments if started else None))
             case CandidateTried():
                 self._candidates.append(event)
+            case Aside():
+                self._print(aside(event, answer_block(event.answer)))
             case RunEnded():
                 self.close()
                 self._calls.clear()
@@ -122,7 +129,7 @@ class TerminalView:
                     self._print(Padding(plain_text(event.summary), (0, 0, 0, 2), expand=False))
             case _:
                 self._print(render(event))
-        if not isinstance(event, RunStarted | RunEnded | Notice | MessageAdded):
+        if not isinstance(event, RunStarted | RunEnded | Notice | MessageAdded | RequestStarted | Said | Aside):
             self.surface.show(self._frame)
 
     def close(self) -> None:
@@ -137,10 +144,6 @@ class TerminalView:
         """Draw the live lines again after `close`; what runs counts from now."""
         self._now("")
         self.surface.show(self._frame)
-
-    def said(self, text: str) -> None:
-        """Print what the person said, where their draft does not stay on the screen."""
-        self._print(marked("›", "bold cyan", excerpt(text, MAX_SAID_LINES, "bold"), indent=0))
 
     def _now(self, activity: str) -> None:
         self._activity, self._since = activity, self._clock()
@@ -252,7 +255,9 @@ def answer_block(block: str) -> RenderableType:
     """One block of an answer as Markdown; as plain text where a Markdown parser would take its time."""
     if len(block) > MAX_MARKDOWN_CHARACTERS or block.count("[") > MAX_BRACKETS:
         return plain_text(block)
-    return Markdown(with_bounded_words(clean(block)), hyperlinks=False)
+    shown = Markdown("", hyperlinks=False)
+    shown.parsed = _MARKDOWN.parse(with_bounded_words(clean(block)))
+    return shown
 
 
 def plain_text(text: str) -> Text:

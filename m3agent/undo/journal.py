@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,10 @@ class UndoJournal:
         self._warn = warn or (lambda text: None)
         self._works = True
 
-    def begin_request(self) -> None:
-        """What follows belongs to a new request of the person."""
+    def begin_request(self) -> str:
+        """What follows belongs to a new request of the person; returns its name."""
         self._request = f"{self._request.partition('/')[0]}/{uuid.uuid4().hex[:8]}"
+        return self._request
 
     @contextlib.asynccontextmanager
     async def around(self, name: str, arguments: Mapping[str, Any]) -> AsyncIterator[None]:
@@ -82,14 +83,15 @@ class UndoJournal:
         """
         return self._move(-1)
 
-    def undo_request(self, *, own: bool = False) -> list[str]:
+    def undo_request(self, among: Collection[str] | None = None) -> list[str]:
         """Take back all steps of the last request of a person: a whole run, or one message of a chat and its work.
 
-        `own` leaves alone what other runs did. Errors as with `undo`, if not even the last step can be taken back.
+        `among` names the requests that may be taken back; what others did is left alone then. Errors as with `undo`, if
+        not even the last step can be taken back.
         """
         history = self.history()
         last = history.steps[history.applied - 1].request if history.applied else ""
-        if not history.applied or (own and last.partition("/")[0] != self._request.partition("/")[0]):
+        if not history.applied or (among is not None and last not in among):
             return []
         lines = self.undo()
         while (history := self.history()).applied and history.steps[history.applied - 1].request == last:
@@ -97,6 +99,30 @@ class UndoJournal:
                 lines += self.undo()
             except M3Error as error:
                 return [*lines, f"not further: {error}"]
+        return lines
+
+    def undo_requests(self, requests: Collection[str]) -> list[str]:
+        """Take back every step of these requests, or none; returns lines for the person.
+
+        Errors: M3Error when another run changed something after them, or a file was changed since. Nothing is touched
+        then: steps that were taken back already are done again.
+        """
+        history = self.history()
+        steps = history.steps[: history.applied]
+        mine = [index for index, step in enumerate(steps) if step.request in requests]
+        if not mine:
+            return []
+        later = [step for step in steps[mine[0] :] if step.request not in requests]
+        if later:
+            raise M3Error(f"something else changed files since then ({later[-1].label}); nothing was touched")
+        lines: list[str] = []
+        for done in range(len(mine)):
+            try:
+                lines += self.undo()
+            except M3Error:
+                for _ in range(done):
+                    self.redo()
+                raise
         return lines
 
     def redo(self) -> list[str]:

@@ -16,6 +16,7 @@ from m3_tools import base
 from m3agent.approval import Question
 from m3agent.events import (
     AnswerText,
+    Aside,
     CandidateTried,
     Event,
     Notice,
@@ -23,6 +24,7 @@ from m3agent.events import (
     Prefill,
     RunEnded,
     RunStarted,
+    Said,
     ThinkText,
     ToolEnded,
     ToolOutput,
@@ -76,6 +78,8 @@ def events_with(text: str) -> list[Event]:
         TurnEnded(turn=1, finish="stop", prompt_tokens=1, cached_tokens=0, completion_tokens=2, duration_s=1),
         CandidateTried(index=1, total=1, score=0, path=text, diff=text, verdict="fixed", detail=text, duration_s=0),
         Notice(text=text, level="error"),
+        Said(text=text),
+        Aside(question=text, answer=text),
         RunEnded(exit_code=1, outcome=text, summary=text, duration_s=1),
     ]
 
@@ -121,12 +125,20 @@ def test_hostile_text_is_harmless_in_the_live_view_and_in_the_plain_one() -> Non
         for event in events_with(hostile):
             view(event)
             lines(event)
-        view.said(hostile)
         view.close()
         output = live.file.getvalue()  # type: ignore[attr-defined]
         assert not CONTROL.search(without_styles(output))
         assert "\x1b]" not in output
         assert not CONTROL.search(plain.getvalue())
+
+
+def test_what_looks_like_html_in_an_answer_is_shown() -> None:
+    view, screen = live_view(no_color=True)
+    view(AnswerText(text="A `list<int>`, a list<str> and\n\n<div>\n\n"))
+    view.close()
+    shown = without_styles(screen.getvalue())
+    assert "A list<int>, a list<str> and" in shown
+    assert "<div>" in shown
 
 
 def test_markup_and_emoji_codes_of_others_are_text() -> None:
