@@ -48,7 +48,7 @@ def norm_rope_insert(
         return q_THD, None if index_k_PSD is None else index_q_TRD
     with on_device_of(projected_TX):
         F = cos_TF.shape[1]
-        _norm_rope_insert[(T, triton.cdiv(X // D, HEADS))](
+        _norm_rope_insert[(T * triton.cdiv(X // D, HEADS),)](
             projected_TX,
             norms[0],
             cos_TF,
@@ -100,13 +100,14 @@ def _norm_rope_insert(
     ROWS: tl.constexpr,
 ):
     """ROWS heads of one token, in the projection's order: queries, keys, index queries, the index key, values."""
-    head = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     first_value: tl.constexpr = H + G + R + INDEX
+    PARTS: tl.constexpr = (first_value + G + ROWS - 1) // ROWS  # neighbours share a token, whose channels lie together
+    part, t = tl.program_id(0) % PARTS, (tl.program_id(0) // PARTS).to(tl.int64)
+    head = part * ROWS + tl.arange(0, ROWS)
     normed = head < first_value
     pair, rest = tl.arange(0, F_TILE), tl.arange(0, REST)
     in_pair, in_rest = (pair < F)[None, :], (rest < D - 2 * F)[None, :]
     w_one, w_two, w_rest = _thirds(norms + head * D, normed, pair, rest, in_pair, in_rest, F)
-    t = tl.program_id(0).to(tl.int64)
     valid = head < first_value + G
     x_one, x_two, x_rest = _thirds(projected + t * stride_t + head * D, valid, pair, rest, in_pair, in_rest, F)
     squares = tl.sum(x_one * x_one, 1) + tl.sum(x_two * x_two, 1) + tl.sum(x_rest * x_rest, 1)
@@ -120,7 +121,7 @@ def _norm_rope_insert(
     y_one, y_two = y_one * cosine - y_two * sine, y_two * cosine + y_one * sine
     q_row = q_out + (t * H + head) * D
     _store_thirds(q_row, y_one, y_two, y_rest, valid & (head < H), pair, rest, in_pair, in_rest, F)
-    if (tl.program_id(1) + 1) * ROWS > H:
+    if (part + 1) * ROWS > H:
         slot = tl.load(slots + t)
         is_k = valid & (head >= H) & (head < H + G)
         k_row = k_cache + (slot * G + head - H) * D
