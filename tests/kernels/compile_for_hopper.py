@@ -104,8 +104,8 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
     ("norm_rope_insert", heads._norm_rope_insert,
      dict.fromkeys(("projected", "norms", "q_out", "index_q_out", "k_cache", "v_cache", "index_cache"), "*bf16")
      | {"cos": "*fp32", "sin": "*fp32", "slots": "*i64", "eps": "fp32"},
-     {"H": 64, "G": 4, "R": 4, "INDEX": True, "F": 32, "F_TILE": 32, "D": 128, "REST": 64, "ROWS": 16},
-     {"num_warps": 4}),
+     {"H": 64, "G": 4, "R": 4, "INDEX": True, "F": 32, "F_TILE": 32, "D": 128, "REST": 64, "ROWS": heads.HEADS},
+     {"num_warps": heads.WARPS}),
     ("rms_norm", norm._rms_norm,
      dict.fromkeys(("x", "residual", "weight", "normed", "total"), "*bf16") | {"eps": "fp32"},
      {"ADD": True, "WIDTH": 8192}, {"num_warps": 8}),

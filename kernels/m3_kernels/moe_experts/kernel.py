@@ -84,9 +84,9 @@ def moe_experts(
         order = starts = flat  # neither is read
         num_tiles = rows
     else:
-        by_expert = torch.sort(flat, stable=True)
+        by_expert = torch.sort(flat.short(), stable=True)  # in a quarter of the passes
         order = by_expert.indices
-        starts = torch.searchsorted(by_expert.values, torch.arange(E + 1, device=flat.device))
+        starts = torch.searchsorted(by_expert.values, torch.arange(E + 1, dtype=torch.int16, device=flat.device))
         num_tiles = triton.cdiv(rows, tile_rows) + min(E, rows)
     hidden = torch.empty(rows, width, dtype=x_TC.dtype, device=x_TC.device)
     down = torch.empty(rows, C, dtype=x_TC.dtype, device=x_TC.device)

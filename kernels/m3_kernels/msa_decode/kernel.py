@@ -292,11 +292,11 @@ def _score(
         second_M, key_M = tl.maximum(second_M, key_M), tl.minimum(second_M, key_M)
         third_M, key_M = tl.maximum(third_M, key_M), tl.minimum(third_M, key_M)
         fourth_M = tl.maximum(fourth_M, key_M)
-    slot = best + ((t * G + head) * PROGRAMS + share) * KEPT
+    slot = best + (t * G + head) * (KEPT * PROGRAMS) + share
     tl.store(slot, first_M | mark, mask=valid)
-    tl.store(slot + 1, second_M | mark, mask=valid)
-    tl.store(slot + 2, third_M | mark, mask=valid)
-    tl.store(slot + 3, fourth_M | mark, mask=valid)
+    tl.store(slot + PROGRAMS, second_M | mark, mask=valid)
+    tl.store(slot + 2 * PROGRAMS, third_M | mark, mask=valid)
+    tl.store(slot + 3 * PROGRAMS, fourth_M | mark, mask=valid)
 
 
 @triton.jit
@@ -318,24 +318,22 @@ def _attend(
         head, d = tl.arange(0, HEADS), tl.arange(0, D)
         q_row = q + t * q_stride_t + (g * GROUP + head) * q_stride_h
         q_HD = tl.load(q_row[:, None] + d[None, :], mask=(head < GROUP)[:, None], other=0.0)
-        row_best = best + (t * G + g) * PROGRAMS * KEPT
+        row_best = best + (t * G + g) * (KEPT * PROGRAMS)
         num_blocks = tl.cdiv(position + 1, S)
-        kept_GK = _kept_of_groups(row_best, mark, PROGRAMS, GROUPS, KEPT, WAIT)
-        best_J = tl.max(kept_GK, 1)
+        top_J = _best_of_groups(row_best, mark, PROGRAMS, GROUPS, WAIT)
+        best_J = top_J
         if num_blocks > GROUPS:
-            few_J = _kept_of_best(kept_GK, best_J, GROUPS, SLOTS, KEPT)
-            if (num_blocks > KEPT * GROUPS) & _one_is_all_chosen(few_J, SLOTS, GROUPS, KEPT):
-                if WAIT:
-                    _wait_for_all(arrived, all_arrived)
-                for level in tl.static_range(LEVELS):
-                    best_J = _narrowed(
-                        best_J, keys + (t * G + g) * N, num_blocks, GROUPS, SLOTS, CUT, CUT ** (LEVELS - level - 1)
-                    )  # fmt: skip
-            else:
-                best_J = few_J
-        block_J = tl.where(rank_of(best_J) > float("-inf"), block_of(best_J), -1)
-        page_J = tl.load(page_table + b * N + block_J, mask=block_J >= 0, other=0)  # comes while places are counted
-        place_J = num_larger(best_J)
+            best_J = _best_few(row_best, mark, top_J, PROGRAMS, GROUPS, SLOTS, KEPT, WAIT)
+        block_J, page_J, place_J = _places(best_J, page_table + b * N)
+        if (num_blocks > KEPT * GROUPS) & _one_is_all_chosen(place_J, SLOTS, GROUPS, KEPT):
+            if WAIT:
+                _wait_for_all(arrived, all_arrived)
+            best_J = top_J
+            for level in tl.static_range(LEVELS):
+                best_J = _narrowed(
+                    best_J, keys + (t * G + g) * N, num_blocks, GROUPS, SLOTS, CUT, CUT ** (LEVELS - level - 1)
+                )  # fmt: skip
+            block_J, page_J, place_J = _places(best_J, page_table + b * N)
         acc_HD = tl.zeros([HEADS, D], tl.float32)
         top_H = tl.full([HEADS], -1.0e30, tl.float32)
         sum_H = tl.zeros([HEADS], tl.float32)
@@ -369,42 +367,60 @@ def _keys_of(cache, stride, num_seen, KEYS: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def _kept_of_groups(
-    best, mark, PROGRAMS: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, WAIT: tl.constexpr
+def _best_of_groups(best, mark, PROGRAMS: tl.constexpr, GROUPS: tl.constexpr, WAIT: tl.constexpr):
+    """The best of each group: block n belongs to group n % GROUPS, and was scored by program n % PROGRAMS."""
+    group = tl.arange(0, GROUPS)
+    return _best_at(best + group, best + PROGRAMS - GROUPS + group, group >= 0, mark, WAIT)
+
+
+@triton.jit
+def _best_few(
+    best, mark, best_J, PROGRAMS: tl.constexpr, GROUPS: tl.constexpr, SLOTS: tl.constexpr, KEPT: tl.constexpr,
+    WAIT: tl.constexpr,
 ):  # fmt: skip
-    """The KEPT best of each group, in no order. Block n is in group n % GROUPS, and was scored by program n % PROGRAMS.
+    """The KEPT best of each of the SLOTS best groups.
 
     Those of two programs, of which each has them in order, are the larger ones of the best of one and the worst of the
     other, and so on.
     """
-    group, place = tl.arange(0, GROUPS)[:, None], tl.arange(0, KEPT)[None, :]
-    one = best + group * KEPT + place
-    other = best + (GROUPS + group) * KEPT + KEPT - 1 - place if PROGRAMS > GROUPS else one
-    a, b = tl.load(one, volatile=True), tl.load(other, volatile=True)
+    group_K = largest_blocks(best_J, SLOTS) % GROUPS
+    slot = tl.arange(0, GROUPS)
+    mine = (slot // KEPT)[:, None] == tl.arange(0, SLOTS)[None, :]
+    group_J = tl.sum(tl.where(mine, group_K[None, :], 0), 1)
+    place = slot % KEPT
+    one = best + place * PROGRAMS + group_J
+    other = best + (KEPT - 1 - place) * PROGRAMS + GROUPS + group_J
+    used = slot < SLOTS * KEPT
+    few_J = _best_at(one, one if PROGRAMS == GROUPS else other, used, mark, WAIT)
+    nobody_J = sort_key(tl.full([GROUPS], float("-inf"), tl.float32), slot + KEPT * PROGRAMS + NOWHERE)
+    return tl.where(used, few_J, nobody_J)
+
+
+@triton.jit
+def _best_at(one, other, used, mark, WAIT: tl.constexpr):
+    """The larger keys of two places each, once both bear the launch's mark; keys without it."""
+    a = tl.load(one, mask=used, other=mark, volatile=True)
+    b = tl.load(other, mask=used, other=mark, volatile=True)
     if WAIT:
         while _any((((a ^ mark) | (b ^ mark)) >> 31 & 1).to(tl.int32)):
-            a, b = tl.load(one, volatile=True), tl.load(other, volatile=True)
+            a = tl.load(one, mask=used, other=mark, volatile=True)
+            b = tl.load(other, mask=used, other=mark, volatile=True)
     return tl.maximum(a ^ mark, b ^ mark)
 
 
 @triton.jit
-def _kept_of_best(kept_GK, best_J, GROUPS: tl.constexpr, SLOTS: tl.constexpr, KEPT: tl.constexpr):
-    """What is kept of the SLOTS best groups, filled up to GROUPS keys with such as are of no block."""
-    group_S = largest_blocks(best_J, SLOTS) % GROUPS
-    few_SK = tl.gather(kept_GK, tl.broadcast_to(group_S[:, None], [SLOTS, KEPT]), 0)
-    few_J = tl.reshape(few_SK, [SLOTS * KEPT])
-    if SLOTS * KEPT < GROUPS:
-        slot = tl.arange(0, GROUPS)
-        nobody_J = sort_key(tl.full([GROUPS], float("-inf"), tl.float32), slot + NOWHERE // 2)
-        few_J = tl.where(slot < SLOTS * KEPT, tl.gather(few_J, slot % (SLOTS * KEPT), 0), nobody_J)
-    return few_J
+def _places(best_J, page_table):
+    """Of each key: its block, -1 if it is of none; the block's page; and its place in the order, 0 for the best."""
+    block_J = tl.where(rank_of(best_J) > float("-inf"), block_of(best_J), -1)
+    page_J = tl.load(page_table + block_J, mask=block_J >= 0, other=0)  # comes while places are counted
+    return block_J, page_J, num_larger(best_J)
 
 
 @triton.jit
-def _one_is_all_chosen(few_J, SLOTS: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr):
-    """Whether one group's KEPT best are all among the SLOTS best: it may hold more of these."""
-    chosen_J = (num_larger(few_J) < SLOTS) & (rank_of(few_J) > float("-inf"))
-    return tl.max(tl.sum(tl.reshape(chosen_J.to(tl.int32), [GROUPS // KEPT, KEPT]), 1), 0) == KEPT
+def _one_is_all_chosen(place_J, SLOTS: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr):
+    """Whether all that is kept of one group is among the SLOTS best: the group may hold more of these."""
+    chosen_J = (place_J < SLOTS).to(tl.int32)
+    return tl.max(tl.sum(tl.reshape(chosen_J, [GROUPS // KEPT, KEPT]), 1), 0) == KEPT
 
 
 @triton.jit

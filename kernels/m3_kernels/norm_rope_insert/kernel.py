@@ -13,7 +13,7 @@ from torch import Tensor
 from m3_kernels.launch import check_power_of_two, check_same_device, on_device_of
 from m3_kernels.norm_rope_insert.reference import check_channels
 
-HEADS = 16
+HEADS, WARPS = 8, 2
 """Heads of one program."""
 
 
@@ -70,7 +70,7 @@ def norm_rope_insert(
             D=D,
             REST=triton.next_power_of_2(max(1, D - 2 * F)),
             ROWS=HEADS,
-            num_warps=4,
+            num_warps=WARPS,
         )
     return q_THD, None if index_k_PSD is None else index_q_TRD
 
