@@ -41,14 +41,14 @@ class DecodeGraphs:
     """The graphs of one decoder and cache, each captured when it is first wanted.
 
     They cover steps of one new token for each sequence, and of a few for a single one with a draft. `capture` records a
-    step; where that fails, it is said once and `run` never answers again.
+    step; where that fails, it is said once, and steps of that size are never captured.
     """
 
     def __init__(self, decoder: Decoder, cache: KVCache, config: EngineConfig, capture: Capture):
         assert cache.num_pages >= config.num_pages + SCRATCH_PAGES, "captured steps need a scratch page"
         self._decoder, self._cache, self._config, self._capture = decoder, cache, config, capture
-        self._steps: dict[tuple[int, int], _Step] = {}
-        self._broken = False
+        self._steps: dict[tuple[int, int], _Step | None] = {}
+        """None for a size that could not be captured."""
 
     @classmethod
     def open(cls, decoder: Decoder, cache: KVCache, config: EngineConfig) -> DecodeGraphs | None:
@@ -63,23 +63,25 @@ class DecodeGraphs:
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """Sequences and rows a sequence of every graph so far."""
-        return tuple(self._steps)
+        return tuple(size for size, step in self._steps.items() if step is not None)
 
     def run(self, chunks: Sequence[Chunk]) -> Tensor | None:
         """Logits of the wanted rows, float32 [R, V], or None if this step is none that is captured."""
         size = self._size(chunks)
-        if size is None or self._broken:
+        if size is None:
             return None
-        step = self._steps.get(size)
-        if step is None:
-            try:
-                step = _Step(self._decoder, self._cache, pages_for(self._config.max_context), size, self._capture)
-            except Exception as error:  # an edge: whatever the driver or a library has against it, steps run without
-                self._broken = True
+        if size not in self._steps:
+            self._steps[size] = self._captured(size)
+        step = self._steps[size]
+        return step.run(chunks) if step is not None else None
+
+    def _captured(self, size: tuple[int, int]) -> _Step | None:
+        try:
+            return _Step(self._decoder, self._cache, pages_for(self._config.max_context), size, self._capture)
+        except Exception as error:  # an edge: whatever the driver or a library has against it, steps run without
+            if None not in self._steps.values():
                 _log.warning("m3: decoding goes on without CUDA graphs: %s", str(error).split("\n")[0])
-                return None
-            self._steps[size] = step
-        return step.run(chunks)
+            return None
 
     def _size(self, chunks: Sequence[Chunk]) -> tuple[int, int] | None:
         """Sequences and rows a sequence of the graph for a step."""
