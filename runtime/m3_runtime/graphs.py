@@ -85,9 +85,10 @@ class DecodeGraphs:
 
     def _size(self, chunks: Sequence[Chunk]) -> tuple[int, int] | None:
         """Sequences and rows a sequence of the graph for a step."""
-        if any(chunk.start + len(chunk.token_ids) > self._config.max_context for chunk in chunks):
-            return None
         longest = max(len(chunk.token_ids) for chunk in chunks)
+        room = pages_for(self._config.max_context) * PAGE_TOKENS - (longest if longest > 1 else 0)
+        if any(chunk.start + len(chunk.token_ids) > room for chunk in chunks):
+            return None  # what fills a step up needs a place, too
         if longest == 1 and len(chunks) <= self._config.max_rows:
             return 1 << (len(chunks) - 1).bit_length(), 1
         if len(chunks) == 1 and longest <= 1 + self._config.draft_tokens:
@@ -136,8 +137,11 @@ class _Step:
         return self._recording()[first:end].clone()  # the next step writes over it
 
     def _fill(self, chunks: Sequence[Chunk]) -> None:
-        """Write a step into the tensors; what it leaves free belongs to scratch."""
+        """Write a step into the tensors. What it leaves free belongs to scratch: sequences of one token, or tokens that
+        come behind those of the only sequence. So every row is one of a sequence, which kernels rely on.
+        """
         B, Q = self._size
+        scratch_page = self._first_scratch // PAGE_TOKENS
         ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -149,16 +153,21 @@ class _Step:
             slots += [chunk.pages[p // PAGE_TOKENS] * PAGE_TOKENS + p % PAGE_TOKENS for p in range(chunk.start, end)]
             lengths.append(end)
             self._set_pages(b, chunk.pages)
-        starts = list(range(B + 1)) if Q == 1 else [0, len(ids) or 1]
         missing = B * Q - len(ids)
+        if chunks and Q > 1:
+            end = lengths[0]
+            positions += range(end, end + missing)
+            lengths[0] += missing
+            self._set_pages(0, [*chunks[0].pages[: pages_for(end)], scratch_page])
+        else:
+            positions += [i % Q for i in range(missing)]
+            for b in range(len(chunks), B):
+                lengths.append(Q)
+                self._set_pages(b, [scratch_page])
         ids += [0] * missing
-        positions += [0] * missing
         slots += range(self._first_scratch, self._first_scratch + missing)
-        for b in range(len(chunks), B):
-            lengths.append(1)
-            self._set_pages(b, [self._first_scratch // PAGE_TOKENS])
         self._rows_3T.copy_(torch.tensor([ids, positions, slots]))
-        self._ends.copy_(torch.tensor(starts + lengths, dtype=torch.int32))
+        self._ends.copy_(torch.tensor([*range(0, B * Q + 1, Q), *lengths], dtype=torch.int32))
 
     def _set_pages(self, b: int, pages: Sequence[int]) -> None:
         """Pages of a sequence rarely change: of those that stand there already, none is written again."""

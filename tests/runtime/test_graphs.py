@@ -37,6 +37,13 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
 
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> Capture:
+    from m3_kernels.dense_attention import kernel as dense
+    from m3_kernels.msa_decode import kernel as sparse
+
+    # A program that the interpreter runs takes a hundred times as long as on a GPU: fewer of them will do.
+    monkeypatch.setattr(sparse, "MIN_GROUPS", 16)
+    monkeypatch.setattr(dense, "PROGRAMS", 16)
+
     def capture(step: Callable[[], torch.Tensor]) -> Recording:
         def replay() -> torch.Tensor:
             with monkeypatch.context() as patch:
@@ -62,13 +69,15 @@ def test_steps_of_all_kinds_give_the_same_logits(decoder: Decoder, interpreted: 
     first = [Chunk([5 + b], lengths[b], tables[b]) for b in (0, 2, 1)]
     second = [Chunk([9], 128, tables[2]), Chunk([8], 301, tables[0])]  # in other rows than before, the first grown
     draft = [Chunk(tokens(3), 302, tables[0], num_rows=2)]
-    for chunks in (first, second, draft):
+    border = [Chunk(tokens(3), 125, [4, 0], num_rows=3)]  # what fills it up lies on the next page
+    plain.forward([Chunk(tokens(125, 7), 0, [4])])
+    for chunks in (first, second, draft, border):
         expected = plain.forward(chunks)
         got = graphs.run(chunks)
         assert got is not None
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
     assert graphs.sizes == ((4, 1), (2, 1), (1, 4))
-    used = sorted(page for table in tables for page in table)
+    used = {0, *(page for table in tables for page in table)}
     others = [page for page in range(PAGES) if page not in used]
     assert not cache.k_LPSGD[:, others].any(), "what fills a step up must stay in scratch"
 
@@ -78,6 +87,7 @@ def test_prompts_and_steps_beyond_the_limits_are_not_captured(decoder: Decoder, 
     graphs = DecodeGraphs(decoder, cache, CONFIG, interpreted)
     assert graphs.run([Chunk(tokens(9), 0, [1])]) is None
     assert graphs.run([Chunk([1], 512, [1, 2, 3, 4, 5])]) is None
+    assert graphs.run([Chunk([1, 2, 3], 508, [1, 2, 3, 4])]) is None
     assert graphs.run([Chunk([1], 3, [1])] * (CONFIG.max_rows + 1)) is None
     assert graphs.run([Chunk([1], 3, [1]), Chunk([1, 2], 3, [2])]) is None
 
