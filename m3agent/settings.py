@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from m3agent.permissions.rules import Rule
 
 NUMBER_KEYS = ("max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens", "disk_cache_gb")
+BOOL_KEYS = ("cuda_graphs",)
 ImageRule = Literal["long_side", "area"]
-FILE_KEYS = ("model", "api_key", "keys", "image_rule", *NUMBER_KEYS)
+Device = Literal["auto", "cpu", "cuda"]
+FILE_KEYS = ("model", "device", "api_key", "keys", "image_rule", *NUMBER_KEYS, *BOOL_KEYS)
 TABLE_KEYS = ("mcp",)
 """Tables in the config file, for instance [mcp.github]."""
 LIST_KEYS = ("allow", "ask", "deny", "environment", "not_secret")
@@ -35,6 +37,10 @@ class Settings:
 
     model: str = "nano"
     """Which model answers: `nano`, a checkpoint folder, a hub id, a URL, or `scripted:FILE`."""
+    device: Device = "auto"
+    """Where a local model computes: `cpu`, `cuda`, or `auto` for a GPU that it fits on and else the CPU."""
+    cuda_graphs: bool = True
+    """Whether a GPU replays captured decode steps; False starts every operation of every step anew."""
     state_dir: Path
     """Where sessions and spilled output live."""
     api_key: str = dataclasses.field(default="", repr=False)
@@ -96,6 +102,8 @@ class Settings:
             raise M3Error(f"temperature must lie between 0 and 2, not {self.temperature}")
         if self.keys not in ("emacs", "vi"):
             raise M3Error(f"keys must be emacs or vi, not {self.keys!r}")
+        if self.device not in get_args(Device):
+            raise M3Error(f"device must be auto, cpu or cuda, not {self.device!r}")
         if self.image_rule not in get_args(ImageRule):
             raise M3Error(f"image_rule must be long_side or area, not {self.image_rule!r}")
         if self.allow or self.ask or self.deny:
@@ -203,6 +211,10 @@ def _from_file(path: Path) -> dict[str, Any]:
         if name not in FILE_KEYS:
             known = ", ".join((*FILE_KEYS, *LIST_KEYS, *TABLE_KEYS))
             raise M3Error(f"{path}: there is no setting {name!r}; the settings are {known}")
+        if name in BOOL_KEYS:
+            if not isinstance(value, bool):
+                raise M3Error(f"{path}: {name} must be true or false")
+            continue
         expected = (int, float) if name in NUMBER_KEYS else str
         if not isinstance(value, expected) or isinstance(value, bool):
             raise M3Error(f"{path}: {name} must be {'text in quotes' if expected is str else 'a number'}")

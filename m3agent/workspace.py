@@ -89,6 +89,8 @@ async def open_workspace(
     conversation = Conversation(outputs.sink, history)
     for note in settings.notes:
         outputs.sink(Notice(text=note, level="warning"))
+    if info.note:
+        outputs.sink(Notice(text=info.note))
     if history:
         conversation.close_open_calls("interrupted when the session ended; it was not run again")
     else:

@@ -20,6 +20,11 @@ repo_option = click.option(
 model_option = click.option(
     "--model", metavar="M", help="nano, a checkpoint folder, or a URL such as http://host:8000/v1."
 )
+device_option = click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    help="Where a local model computes; auto, the default, is a GPU that it fits on, else the CPU.",
+)
 output_option = click.option(
     "--output",
     type=click.Choice(["text", "json", "stream-json"]),

@@ -12,6 +12,7 @@ import click
 from m3agent.approval import Mode
 from m3agent.commands.options import (
     budget_options,
+    device_option,
     image_option,
     mode_option,
     model_option,
@@ -25,7 +26,7 @@ from m3agent.events import Notice, RunEnded, RunStarted
 from m3agent.exits import Exit
 from m3agent.images import parts_for, read_images, told
 from m3agent.outputs import OutputFormat, open_outputs
-from m3agent.settings import Settings, load_settings
+from m3agent.settings import Device, Settings, load_settings
 from m3agent.signals import interrupt_exit, model_exit, run_command
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 @click.argument("prompt")
 @repo_option
 @model_option
+@device_option
 @image_option
 @mode_option("plan", "edit", "auto", default="edit")
 @budget_options
@@ -46,6 +48,7 @@ def command(
     prompt: str,
     repo: Path,
     model: str | None,
+    device: Device | None,
     images: tuple[Path, ...],
     mode: Mode,
     max_steps: int | None,
@@ -60,7 +63,13 @@ def command(
     Nothing is asked: a call that needs an approval is refused, and when the task ends there the exit code is 6.
     """
     settings = load_settings(
-        repo=repo, model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
+        repo=repo,
+        model=model,
+        device=device,
+        max_steps=max_steps,
+        time_limit_s=time_limit_s,
+        sandbox=sandbox,
+        network=network,
     )
     task = sys.stdin.read() if prompt == "-" else prompt
     if not task.strip():

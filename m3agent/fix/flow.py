@@ -186,6 +186,8 @@ class Fix:
     def _choose(self, model: LanguageModel, lacking: Ended | None) -> None:
         """Name the model and settle the strategy: the embedded model searches, a large one works freely."""
         self.model_name = model.info.name
+        if model.info.note:
+            self.sink(Notice(text=model.info.note))
         for line in told(self.request.pictures, model.info, self.settings.image_rule):
             self.sink(Notice(text=line, level="info" if model.info.reads_images else "warning"))
         if self.request.strategy == "auto":
