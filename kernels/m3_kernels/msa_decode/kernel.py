@@ -325,15 +325,16 @@ def _attend(
         if num_blocks > GROUPS:
             best_J = _best_few(row_best, mark, top_J, PROGRAMS, GROUPS, SLOTS, KEPT, WAIT)
         block_J, page_J, place_J = _places(best_J, page_table + b * N)
-        if (num_blocks > KEPT * GROUPS) & _one_is_all_chosen(place_J, SLOTS, GROUPS, KEPT):
-            if WAIT:
-                _wait_for_all(arrived, all_arrived)
-            best_J = top_J
-            for level in tl.static_range(LEVELS):
-                best_J = _narrowed(
-                    best_J, keys + (t * G + g) * N, num_blocks, GROUPS, SLOTS, CUT, CUT ** (LEVELS - level - 1)
-                )  # fmt: skip
-            block_J, page_J, place_J = _places(best_J, page_table + b * N)
+        if num_blocks > KEPT * GROUPS:  # by itself: short contexts must not pay for the question below
+            if _one_is_all_chosen(place_J, SLOTS, GROUPS, KEPT):
+                if WAIT:
+                    _wait_for_all(arrived, all_arrived)
+                best_J = top_J
+                for level in tl.static_range(LEVELS):
+                    best_J = _narrowed(
+                        best_J, keys + (t * G + g) * N, num_blocks, GROUPS, SLOTS, CUT, CUT ** (LEVELS - level - 1)
+                    )  # fmt: skip
+                block_J, page_J, place_J = _places(best_J, page_table + b * N)
         acc_HD = tl.zeros([HEADS, D], tl.float32)
         top_H = tl.full([HEADS], -1.0e30, tl.float32)
         sum_H = tl.zeros([HEADS], tl.float32)
