@@ -54,16 +54,18 @@ class WorkTree:
 
     def base_bytes(self, path: str) -> bytes | None:
         """The file's bytes at the beginning, as they lie in a work tree; None if it did not exist."""
-        try:
-            return git_bytes(self.root, "cat-file", "--filters", f"{self.base}:{path}")
-        except GitFailed:
-            return None
+        entry = self.base_entry(path)
+        return entry.data if entry else None
+
+    def base_entry(self, path: str) -> Entry | None:
+        """What stood at the path at the beginning; None if there was no file and no link."""
+        return committed_entry(self.root, self.base, path)
 
     def settle(self) -> None:
         """Take what lies there now, apart from tracked files, as not ours: leftovers of a test run, for instance."""
         tracked = {name for name in self.changed() if self.base_bytes(name) is not None}
         for name in tracked:
-            write_or_remove(self.root / name, self.base_bytes(name))
+            self.put(name, self.base_entry(name))
         leftovers = [name for name in self.changed() if name not in tracked]
         git(self.root, "reset", "--quiet")
         if leftovers:
@@ -73,14 +75,25 @@ class WorkTree:
     @contextlib.contextmanager
     def without(self, paths: tuple[str, ...]) -> Iterator[None]:
         """Within the block the given paths are as they were at the beginning; afterwards the changes are back."""
-        changed = {path: read_bytes(self.root / path) for path in paths}
+        changed = {path: read_entry(self.root / path) for path in paths}
         try:
-            for path in paths:
-                write_or_remove(self.root / path, self.base_bytes(path))
+            for path in sorted(paths):  # a link goes before what stood in a folder of its name
+                self.put(path, self.base_entry(path))
             yield
         finally:
-            for path, data in changed.items():
-                write_or_remove(self.root / path, data)
+            for path, entry in sorted(changed.items(), reverse=True):
+                self.put(path, entry)
+
+    def put(self, path: str, entry: Entry | None) -> None:
+        """Make the path hold this and nothing else. What a command left there is not followed out of the tree."""
+        file = self.root / path
+        if not file.parent.resolve().is_relative_to(self.root):
+            raise M3Error(f"{path} leads out of the work tree, through a link that a command made; nothing was written")
+        if file.is_dir() and not file.is_symlink():
+            if entry is None:
+                return
+            shutil.rmtree(file)
+        write_entry(file, entry)
 
 
 def _quoted(name: str) -> str:
@@ -88,18 +101,45 @@ def _quoted(name: str) -> str:
     return "".join(f"\\{char}" if char in "\\*?[]#! " else char for char in name)
 
 
-def read_bytes(file: Path) -> bytes | None:
-    """The bytes of a file, or None where there is no regular file."""
-    return file.read_bytes() if file.is_file() else None
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A file's bytes, or a symbolic link with the text that it holds."""
+
+    data: bytes
+    is_link: bool = False
 
 
-def write_or_remove(file: Path, data: bytes | None) -> None:
-    """Make the file hold these bytes, or not exist; its mode stays."""
-    if data is None:
+def read_entry(file: Path) -> Entry | None:
+    """What lies at the path, or None where there is neither a regular file nor a link. Links are not followed."""
+    if file.is_symlink():
+        return Entry(os.fsencode(os.readlink(file)), is_link=True)
+    return Entry(file.read_bytes()) if file.is_file() else None
+
+
+def committed_entry(repo: Path, commit: str, path: str) -> Entry | None:
+    """What a commit holds at the path, in the form in which it lies in a work tree."""
+    try:
+        mode = git_bytes(repo, "ls-tree", "-z", "--full-tree", commit, "--", f":(literal){path}")[:6]
+        if mode == b"120000":
+            return Entry(git_bytes(repo, "cat-file", "blob", f"{commit}:{path}"), is_link=True)
+        if mode.startswith(b"100"):
+            return Entry(git_bytes(repo, "cat-file", "--filters", f"{commit}:{path}"))
+    except GitFailed:
+        pass
+    return None
+
+
+def write_entry(file: Path, entry: Entry | None) -> None:
+    """Make the path hold this, or nothing; a link there is replaced and not followed, a file's mode stays."""
+    if entry is None or entry.is_link or file.is_symlink():
         file.unlink(missing_ok=True)
+    if entry is None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(data)
+    if entry.is_link:
+        file.symlink_to(os.fsdecode(entry.data))
+    else:
+        file.write_bytes(entry.data)
 
 
 @contextlib.contextmanager
