@@ -46,6 +46,7 @@ from m3agent.signals import run_command
 @mode_option("edit", "auto", default="edit")
 @click.option("--in-place", is_flag=True, help="Write the proven repair into your files.")
 @click.option("--commit", is_flag=True, help="Commit the proven repair on a new branch; your files stay as they are.")
+@click.option("--pr", "pull_request", is_flag=True, help="Push that branch and open a draft pull request at the forge.")
 @model_option
 @device_option
 @budget_options
@@ -62,6 +63,7 @@ def command(
     mode: Mode,
     in_place: bool,
     commit: bool,
+    pull_request: bool,
     model: str | None,
     device: Device | None,
     max_steps: int | None,
@@ -104,6 +106,7 @@ def command(
         "mode": mode,
         "in_place": in_place,
         "commit": commit,
+        "pull_request": pull_request,
         "seed": seed,
     }
     return run_command(lambda: _fix(settings, chosen, output))

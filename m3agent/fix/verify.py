@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 
 from m3_tools.report import GOOD, TestComparison, TestReport, compare, is_test_file
 from m3agent.fix.baseline import Baseline
+from m3agent.fix.checks import Check, run_checks
 from m3agent.fix.own_tests import NOTHING_SHOWN, run_own_tests
 from m3agent.fix.suite import Suite
 from m3agent.fix.worktree import WorkTree
@@ -35,7 +36,7 @@ class Evidence:
 
     `after` ran with the test code as it was, `delivered` with that of the change; None if it touches no test code or
     was refused before. `repaired` are the targets that had to pass, `shown` the tests in the touched test code that
-    fail without the rest of the change.
+    fail without the rest of the change. `checks` are linters and type checkers; they run last.
     """
 
     reason: str
@@ -48,6 +49,7 @@ class Evidence:
     delivered: TestReport | None
     repaired: tuple[str, ...]
     shown: tuple[str, ...]
+    checks: tuple[Check, ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -93,8 +95,9 @@ async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: Te
         if shown and not await holds_every_time(suite, shown, limit_s=baseline.limit_s):
             reason = "the tests of the change do not pass every time"
         flags = (*_flags_of_own_proof(shown, left), *flags)
+    checks = () if reason else await run_checks(worktree, suite, changed)
     return Evidence(
-        reason=reason,
+        reason=reason or worse(checks),
         flags=flags,
         changed=changed,
         diff=diff,
@@ -104,7 +107,16 @@ async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: Te
         delivered=delivered,
         repaired=targets,
         shown=shown,
+        checks=checks,
     )
+
+
+def worse(checks: Sequence[Check]) -> str:
+    """Why a change must not be handed over although the tests are content: a tool finds more than before."""
+    for check in checks:
+        if check.new:
+            return f"{check.name} finds {len(check.new)} more than before: {check.new[0]}"
+    return ""
 
 
 async def holds_every_time(suite: Suite, ids: Sequence[str], *, limit_s: float, load_plugins: bool = True) -> bool:
