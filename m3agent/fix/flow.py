@@ -98,6 +98,7 @@ class Fix:
         self.evidence: Evidence | None = None
         self.ended_early: Ended | None = None
         self.review = Review()
+        self._doing = ""
         self.tried = 0
         self.diff, self.files = "", tuple[str, ...]()
         self.delivery: dict[str, Any] = {}
@@ -126,7 +127,8 @@ class Fix:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            return self._ended("budget", Exit.BUDGET, self.budget.reached() or "the time limit is reached")
+            limit = self.budget.reached() or "the time limit is reached"
+            return self._ended("budget", Exit.BUDGET, f"{limit}{self._doing}")
         except Ended as end:
             return self._ended(end.outcome, end.exit_code, end.summary)
         except M3Error as error:
@@ -342,6 +344,7 @@ class Fix:
         return int(code)
 
     def _phase(self, name: str, detail: str) -> float:
+        self._doing = f", in the phase {name} ({detail})"
         self.sink(PhaseStarted(name=name, detail=detail))
         return time.monotonic()
 

@@ -41,6 +41,7 @@ def build_report(
 ) -> dict[str, Any]:
     """Everything that is known at the end of a run. Fields that were never reached are null or empty."""
     comparison, review = evidence.comparison if evidence else None, review or Review()
+    checks = evidence.checks if evidence else ()
     return {
         "schema": SCHEMA,
         "issue": {"title": issue.title, "source": issue.source, "notes": list(issue.notes)},
@@ -71,7 +72,7 @@ def build_report(
             "missing": list(comparison.missing) if comparison else [],
             "still_failing": list(comparison.still_failing) if comparison else [],
         },
-        "checks": [{**dataclasses.asdict(c), "new": list(c.new[:MAX_NEW])} for c in evidence.checks] if evidence else [],
+        "checks": [{**dataclasses.asdict(c), "new": list(c.new[:MAX_NEW])} for c in checks],
         "review": {"verdict": review.verdict, "text": review.text},
         "not_verified": _not_verified(baseline, evidence, review, pictures, changed=bool(diff)),
         "runs": list(suite.runs) if suite else [],

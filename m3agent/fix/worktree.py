@@ -162,10 +162,16 @@ def open_worktree(repo: Path) -> Iterator[WorkTree]:
 
 
 def _fill(repo: Path, root: Path) -> WorkTree:
+    if _is_bare(repo):
+        raise M3Error(f"{repo} is a bare repository, without files to work on; give --repo a clone of it")
     top = top_level(repo)
     if top == repo.resolve() and has_commit(repo):
         return _clone(repo, root)
-    return _copy(repo, root, inside=top is not None)
+    if top == repo.resolve():
+        return _copy(repo, root, inside=True, why="has no commit yet")
+    if top is not None:
+        return _copy(repo, root, inside=True, why="is a part of a larger git repository")
+    return _copy(repo, root, inside=False, why="is no git repository")
 
 
 def top_level(folder: Path) -> Path | None:
@@ -174,6 +180,13 @@ def top_level(folder: Path) -> Path | None:
         return Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
     except GitFailed:
         return None
+
+
+def _is_bare(folder: Path) -> bool:
+    try:
+        return git(folder, "rev-parse", "--is-inside-git-dir", "--is-inside-work-tree") == "true\nfalse"
+    except GitFailed:
+        return False
 
 
 def has_commit(folder: Path) -> bool:
@@ -192,15 +205,39 @@ def _clone(repo: Path, root: Path) -> WorkTree:
     except GitFailed:  # a shallow repository cannot lend its objects
         shutil.rmtree(root, ignore_errors=True)
         git(root.parent, "clone", "--quiet", "--no-checkout", source, str(root))
-    git(root, "checkout", "--quiet", "--detach", base)
-    notes = []
+    git(root, "checkout", "--quiet", "--detach", base, environment={"GIT_LFS_SKIP_SMUDGE": "1"})
+    notes = _add_submodules(repo.resolve(), root)
+    attributes = root / ".gitattributes"
+    if attributes.is_file() and b"filter=lfs" in attributes.read_bytes():
+        notes.append("files kept by git-lfs are pointers in the work tree: tests that read them will fail there")
     if changed := git(repo, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules"):
         count = len(changed.splitlines())
         notes.append(f"{count} file(s) with changes that are not committed: the repair starts from HEAD, without them")
     return WorkTree(origin=repo.resolve(), root=root, base=base, notes=tuple(notes))
 
 
-def _copy(repo: Path, root: Path, *, inside: bool) -> WorkTree:
+def _add_submodules(repo: Path, root: Path) -> list[str]:
+    """Clone the person's submodules into the work tree, each at the commit that is recorded; says which are missing."""
+    listed = git_bytes(root, "ls-files", "--stage", "-z").split(b"\0") if (root / ".gitmodules").is_file() else []
+    missing = []
+    for line in listed:
+        about, _, name = line.partition(b"\t")
+        if not about.startswith(b"160000 "):
+            continue
+        path, commit = os.fsdecode(name), about.split()[1].decode()
+        try:
+            if not (repo / path / ".git").exists():
+                raise GitFailed("it is not checked out")
+            git(root, "clone", "--quiet", "--no-checkout", "--shared", str(repo / path), path)
+            git(root / path, "checkout", "--quiet", "--detach", commit)
+        except GitFailed:
+            missing.append(path)
+    if not missing:
+        return []
+    return [f"submodules that are not checked out in your repository, and so are empty here: {', '.join(missing)}"]
+
+
+def _copy(repo: Path, root: Path, *, inside: bool, why: str) -> WorkTree:
     root.mkdir(parents=True)
     total = 0
     for name in _listed(repo) if inside else _walked(repo):
@@ -215,7 +252,6 @@ def _copy(repo: Path, root: Path, *, inside: bool) -> WorkTree:
         shutil.copy2(source, target)
     git(root, "init", "--quiet")
     base = commit_all(root, "as it was")
-    why = "is a part of a larger git repository" if inside else "is no git repository"
     note = f"{repo.name} {why}: the repair is made in a copy of its files as they are now"
     return WorkTree(origin=repo.resolve(), root=root, base=base, notes=(note,))
 

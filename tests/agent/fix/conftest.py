@@ -104,8 +104,10 @@ def tree_hash(folder: Path) -> str:
     for path in sorted(folder.rglob("*")):
         if ".m3" in path.relative_to(folder).parts:
             continue
-        digest.update(f"{path.relative_to(folder)} {path.lstat().st_mode}".encode())
-        if path.is_file():
+        digest.update(os.fsencode(path.relative_to(folder)) + str(path.lstat().st_mode).encode())
+        if path.is_symlink():
+            digest.update(os.fsencode(os.readlink(path)))
+        elif path.is_file():
             digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -184,21 +186,29 @@ class StockTest(unittest.TestCase):
 """
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    """A repository with one bug, whose tests (of unittest, which starts faster) take a moment only."""
+ISSUE = "# An item at its limit is not ordered\n\nWith 5 left and a limit of 5 it should be ordered.\n"
+
+
+def write_shop(folder: Path) -> Path:
+    """The files of a repository with one bug, whose tests (of unittest, which starts faster) take a moment only."""
     files = {
         "shop/__init__.py": "",
         "shop/stock.py": STOCK,
         "tests/__init__.py": "",
         "tests/test_stock.py": STOCK_TEST,
-        "issues/1.md": "# An item at its limit is not ordered\n\nWith 5 left and a limit of 5 it should be ordered.\n",
+        "issues/1.md": ISSUE,
     }
     for name, text in files.items():
-        file = tmp_path / "shop" / name
+        file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    return make_repository(tmp_path / "shop")
+    return folder
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """The shop as a git repository with one commit."""
+    return make_repository(write_shop(tmp_path / "shop"))
 
 
 @pytest.fixture
