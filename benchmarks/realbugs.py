@@ -1,6 +1,6 @@
 """How many small bugs in real packages does `m3 fix` repair, is every claim true, and is the work tree left alone?
 
-    python -m benchmarks.realbugs                          # 128 bugs in 12 packages, nano, search, 50 candidates
+    python -m benchmarks.realbugs                          # 131 bugs in 12 packages, nano, search, 50 candidates
     python -m benchmarks.realbugs --make-only              # only download the packages and make the bugs
 
 Each bug is a fresh clone and one run of the command `m3 fix --strategy search --candidates 50`, a process of its own,
