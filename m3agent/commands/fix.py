@@ -27,6 +27,7 @@ from m3agent.signals import run_command
 @click.command()
 @repo_option
 @click.option("--issue", "ref", required=True, metavar="REF", help="A number, an address, a file, or - for stdin.")
+@click.option("--base", default="", metavar="COMMIT", help="Start from this commit or branch instead of HEAD.")
 @click.option("--test", "test_command", default="", metavar="CMD", help="The command that runs the tests.")
 @click.option(
     "--candidates",
@@ -56,6 +57,7 @@ from m3agent.signals import run_command
 def command(
     repo: Path,
     ref: str,
+    base: str,
     test_command: str,
     candidates: int,
     strategy: str,
@@ -99,6 +101,7 @@ def command(
     chosen = {
         "repo": repo,
         "issue": load_issue(ref, repo, settings),
+        "base": base,
         "test_command": test_command,
         "candidates": candidates,
         "strategy": strategy,

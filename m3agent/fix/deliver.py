@@ -21,14 +21,15 @@ MAX_NAMED = 10
 _AUTHOR = {"GIT_COMMITTER_NAME": "m3", "GIT_COMMITTER_EMAIL": "m3@localhost"}
 
 
-def write_patch(worktree: WorkTree, issue: Issue, run_id: str, fallback: Path) -> Path:
+def write_patch(worktree: WorkTree, issue: Issue, run_id: str, fallback: Path, *, beside_the_code: bool = True) -> Path:
     """Write the change to `.m3/fixes/` of the person's folder, which git does not see; returns the file.
 
-    Where that folder cannot be written it goes to `fallback`.
+    Where that folder cannot be written, or is not `beside_the_code`, it goes to `fallback`.
     """
     name = f"{issue_name(issue)}-{run_id}.patch"
     data = worktree.diff().encode("utf-8", "surrogateescape")
-    for make_folder in (partial(own_folder, worktree.origin, "fixes"), partial(_made, fallback / "fixes")):
+    places = [partial(own_folder, worktree.origin, "fixes"), partial(_made, fallback / "fixes")]
+    for make_folder in places if beside_the_code else places[1:]:
         try:
             file = make_folder() / name
             file.write_bytes(data)
@@ -97,7 +98,7 @@ def commit_message(issue: Issue, report: Mapping[str, Any]) -> str:
 
 
 def commit_on_branch(worktree: WorkTree, issue: Issue, message: str, taken: Collection[str] = ()) -> str:
-    """Commit the change on a new branch that starts at the person's HEAD; returns the branch's name.
+    """Commit the change on a new branch that starts where the work started; returns the branch's name.
 
     The checked out files, the index and the current branch stay as they are. `taken` are names not to use.
     """
@@ -106,7 +107,7 @@ def commit_on_branch(worktree: WorkTree, issue: Issue, message: str, taken: Coll
     top = top_level(origin)
     assert top is not None
     prefix = git(origin, "rev-parse", "--show-prefix")
-    head = git(top, "rev-parse", "HEAD")
+    head = worktree.base if worktree.is_clone else git(top, "rev-parse", "HEAD")
     changed = worktree.changed()
     for path in changed:
         if committed_entry(top, head, prefix + path) != worktree.base_entry(path):

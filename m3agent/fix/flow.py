@@ -16,7 +16,7 @@ from m3agent.approval import Mode
 from m3agent.budget import Budget
 from m3agent.confinement import open_confinement
 from m3agent.errors import M3Error
-from m3agent.events import Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarted
+from m3agent.events import FixAsked, Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarted
 from m3agent.exits import Exit
 from m3agent.fix.agent import run_agent
 from m3agent.fix.baseline import Baseline, take_baseline
@@ -29,7 +29,7 @@ from m3agent.fix.deliver import (
     write_patch,
     write_report,
 )
-from m3agent.fix.issue import Issue
+from m3agent.fix.issue import Issue, issue_json
 from m3agent.fix.markdown import markdown_report
 from m3agent.fix.outcome import Ended
 from m3agent.fix.pull_request import Target, branches_of, find_target, publish
@@ -59,6 +59,8 @@ class FixRequest:
     repo: Path
     issue: Issue
     test_command: str = ""
+    base: str = ""
+    """The commit to start from, else HEAD."""
     candidates: int = 150
     """Edits that are tried at most, in the search strategy."""
     strategy: Strategy = "auto"
@@ -85,9 +87,11 @@ class Fix:
         run_id: str,
         spill_dir: Path,
         opener: ModelOpener = open_model,
+        keep: bool = True,
     ):
+        """`keep` False leaves nothing in the person's folder, not even a patch: a run that only compares."""
         self.request, self.settings, self.sink = request, settings, sink
-        self.run_id, self.spill_dir, self.opener = run_id, spill_dir, opener
+        self.run_id, self.spill_dir, self.opener, self.keep = run_id, spill_dir, opener, keep
         self.budget = Budget(max_steps=settings.max_steps, time_limit_s=settings.time_limit_s)
         self.repo = request.repo.expanduser().absolute()
         self.issue = request.issue
@@ -145,7 +149,10 @@ class Fix:
 
     async def _phases(self) -> str:
         """From the work tree to the delivery; returns the summary of a proven repair, else raises Ended."""
-        with open_worktree(self.repo) as worktree, self._nothing_lost(worktree):
+        with open_worktree(self.repo, self.request.base) as worktree, self._nothing_lost(worktree):
+            self.sink(
+                FixAsked(base=worktree.base * worktree.is_clone, issue=issue_json(self.issue), choices=self._choices)
+            )
             target = self._check_delivery(worktree)
             for note in self.settings.notes:
                 self.sink(Notice(text=note, level="warning"))
@@ -175,6 +182,15 @@ class Fix:
                 await model.aclose()
             return self._deliver(worktree, target)
 
+    @property
+    def _choices(self) -> dict[str, Any]:
+        """The options of this run, as `m3agent.fix.rerun` reads them."""
+        chosen = ("test_command", "candidates", "strategy", "mode", "seed")
+        settled = ("model", "max_steps", "time_limit_s", "max_tokens", "temperature")
+        return {name: getattr(self.request, name) for name in chosen} | {
+            name: getattr(self.settings, name) for name in settled
+        }
+
     @contextlib.contextmanager
     def _nothing_lost(self, worktree: WorkTree) -> Iterator[None]:
         """However the work ends: a change that lies there, and was not handed over, is kept as a patch and told."""
@@ -188,6 +204,9 @@ class Fix:
                         write_patch(worktree, self.issue, self.run_id, self.settings.state_dir)
                     )
             raise
+
+    def _patch(self, worktree: WorkTree) -> str:
+        return str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir, beside_the_code=self.keep))
 
     def _check_delivery(self, worktree: WorkTree) -> Target | None:
         """What was asked for must be possible: it is known before the work, and told then."""
@@ -287,7 +306,7 @@ class Fix:
     def _deliver(self, worktree: WorkTree, target: Target | None) -> str:
         """Hand over what is proven. A change that is not is kept as a patch, and never applied or committed."""
         evidence = self.evidence
-        self.delivery["patch"] = str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir))
+        self.delivery["patch"] = self._patch(worktree)
         if evidence is None:
             raise Ended("unverified", "changed, but no tests exist that could verify it; the change was not applied")
         if not evidence.proven:

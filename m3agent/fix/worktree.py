@@ -38,6 +38,8 @@ class WorkTree:
     root: Path
     base: str
     notes: tuple[str, ...] = ()
+    is_clone: bool = False
+    """Whether `base` is a commit of the person's repository, too."""
 
     def diff(self) -> str:
         """What was changed since the beginning, new files included, as a patch that `git apply` takes."""
@@ -143,10 +145,10 @@ def write_entry(file: Path, entry: Entry | None) -> None:
 
 
 @contextlib.contextmanager
-def open_worktree(repo: Path) -> Iterator[WorkTree]:
-    """A work tree of our own for `repo`; it is removed when the block ends, however it ends.
+def open_worktree(repo: Path, base: str = "") -> Iterator[WorkTree]:
+    """A work tree of our own for `repo`, at `base` (else HEAD); it is removed when the block ends, however it ends.
 
-    Errors: M3Error if `repo` is no folder; BrokenEnvironment if git is missing or cannot read the repository.
+    Errors: M3Error if `repo` is no folder or has no such commit; BrokenEnvironment if git is missing or cannot read it.
     """
     if not repo.is_dir():
         raise M3Error(f"{repo} is no folder; give --repo the folder of the repository")
@@ -154,19 +156,21 @@ def open_worktree(repo: Path) -> Iterator[WorkTree]:
     # The folder keeps its name: tools and tests may show it, and some packages are found by it.
     root = holder / (repo.name or "repository")
     try:
-        yield _fill(repo, root)
+        yield _fill(repo, root, base)
     except GitFailed as error:
         raise BrokenEnvironment(f"git cannot work with {repo}: {error}") from error
     finally:
         shutil.rmtree(holder, ignore_errors=True)
 
 
-def _fill(repo: Path, root: Path) -> WorkTree:
+def _fill(repo: Path, root: Path, base: str) -> WorkTree:
     if _is_bare(repo):
         raise M3Error(f"{repo} is a bare repository, without files to work on; give --repo a clone of it")
     top = top_level(repo)
     if top == repo.resolve() and has_commit(repo):
-        return _clone(repo, root)
+        return _clone(repo, root, base or "HEAD")
+    if base:
+        raise M3Error(f"{repo} has no commits of its own, so the work cannot start from {base}")
     if top == repo.resolve():
         return _copy(repo, root, inside=True, why="has no commit yet")
     if top is not None:
@@ -197,8 +201,11 @@ def has_commit(folder: Path) -> bool:
     return True
 
 
-def _clone(repo: Path, root: Path) -> WorkTree:
-    base = git(repo, "rev-parse", "HEAD")
+def _clone(repo: Path, root: Path, name: str) -> WorkTree:
+    try:
+        base = git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    except GitFailed as error:
+        raise M3Error(f"there is no commit {name!r} in {repo}") from error
     source = str(repo.resolve())
     try:
         git(root.parent, "clone", "--quiet", "--no-checkout", "--shared", source, str(root))
@@ -212,8 +219,10 @@ def _clone(repo: Path, root: Path) -> WorkTree:
         notes.append("files kept by git-lfs are pointers in the work tree: tests that read them will fail there")
     if changed := git(repo, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules"):
         count = len(changed.splitlines())
-        notes.append(f"{count} file(s) with changes that are not committed: the repair starts from HEAD, without them")
-    return WorkTree(origin=repo.resolve(), root=root, base=base, notes=tuple(notes))
+        notes.append(
+            f"{count} file(s) with changes that are not committed: the repair starts from {name}, without them"
+        )
+    return WorkTree(origin=repo.resolve(), root=root, base=base, notes=tuple(notes), is_clone=True)
 
 
 def _add_submodules(repo: Path, root: Path) -> list[str]:
