@@ -12,7 +12,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from m3agent.errors import BrokenEnvironment, M3Error
@@ -63,14 +63,22 @@ class WorkTree:
         """What stood at the path at the beginning; None if there was no file and no link."""
         return committed_entry(self.root, self.base, path)
 
-    def settle(self) -> None:
-        """Take what lies there now, apart from tracked files, as not ours: leftovers of a test run, for instance."""
-        tracked = {name for name in self.changed() if self.base_bytes(name) is not None}
-        for name in tracked:
-            self.put(name, self.base_entry(name))
-        leftovers = [name for name in self.changed() if name not in tracked]
+    def settle(self, change: Sequence[str] = ()) -> None:
+        """Take what lies there now beside the `change` as not ours: leftovers of a test run, for instance.
+
+        Tracked files are as they were again. New ones go, but before there is a change: then they stay, since the tests
+        may build on them, and count no more.
+        """
+        others = [name for name in self.changed() if name not in change]
+        tracked = {name: entry for name in others if (entry := self.base_entry(name)) is not None}
+        for name, entry in tracked.items():
+            self.put(name, entry)
+        leftovers = [name for name in others if name not in tracked]
         git(self.root, "reset", "--quiet")
-        if leftovers:
+        if change:
+            for name in leftovers:
+                self.put(name, None)
+        elif leftovers:
             with (self.root / ".git/info/exclude").open("a", encoding="utf-8", errors="surrogateescape") as file:
                 file.writelines(f"/{_quoted(name)}\n" for name in leftovers)
 
