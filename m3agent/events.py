@@ -28,6 +28,20 @@ class RunStarted:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class FixAsked:
+    """All that a fix depends on beside the code and the model, so that it can be run again.
+
+    `base` is the commit that the work started from, empty for a copy of files that are in no commit; `issue` is the
+    cleaned issue, `choices` are the options as they were in the end.
+    """
+
+    base: str
+    issue: Mapping[str, Any]
+    choices: Mapping[str, Any]
+    kind: Literal["fix_asked"] = "fix_asked"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseStarted:
     """A named part of a run begins, for instance baseline, locate, candidates, verify."""
 
@@ -186,6 +200,7 @@ class RunEnded:
 
 Event: TypeAlias = (
     RunStarted
+    | FixAsked
     | PhaseStarted
     | PhaseEnded
     | TurnStarted

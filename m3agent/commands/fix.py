@@ -27,6 +27,7 @@ from m3agent.signals import run_command
 @click.command()
 @repo_option
 @click.option("--issue", "ref", required=True, metavar="REF", help="A number, an address, a file, or - for stdin.")
+@click.option("--base", default="", metavar="COMMIT", help="Start from this commit or branch instead of HEAD.")
 @click.option("--test", "test_command", default="", metavar="CMD", help="The command that runs the tests.")
 @click.option(
     "--candidates",
@@ -46,6 +47,7 @@ from m3agent.signals import run_command
 @mode_option("edit", "auto", default="edit")
 @click.option("--in-place", is_flag=True, help="Write the proven repair into your files.")
 @click.option("--commit", is_flag=True, help="Commit the proven repair on a new branch; your files stay as they are.")
+@click.option("--pr", "pull_request", is_flag=True, help="Push that branch and open a draft pull request at the forge.")
 @model_option
 @device_option
 @budget_options
@@ -55,6 +57,7 @@ from m3agent.signals import run_command
 def command(
     repo: Path,
     ref: str,
+    base: str,
     test_command: str,
     candidates: int,
     strategy: str,
@@ -62,6 +65,7 @@ def command(
     mode: Mode,
     in_place: bool,
     commit: bool,
+    pull_request: bool,
     model: str | None,
     device: Device | None,
     max_steps: int | None,
@@ -97,6 +101,7 @@ def command(
     chosen = {
         "repo": repo,
         "issue": load_issue(ref, repo, settings),
+        "base": base,
         "test_command": test_command,
         "candidates": candidates,
         "strategy": strategy,
@@ -104,6 +109,7 @@ def command(
         "mode": mode,
         "in_place": in_place,
         "commit": commit,
+        "pull_request": pull_request,
         "seed": seed,
     }
     return run_command(lambda: _fix(settings, chosen, output))
