@@ -108,10 +108,28 @@ def test_a_glob_with_an_exclamation_mark_leaves_files_out(tree: Path, call: Call
 
 def test_grep_cuts_long_lines_around_the_match_and_names_binary_files(tree: Path, call: Call) -> None:
     text = call(GrepTool(), pattern="needle").text
-    assert "image.bin (binary, or holds NUL bytes: 1 matches in it, not shown)" in text
+    assert "image.bin (binary, or holds NUL bytes: it matches, not shown)" in text
     row = next(line for line in text.split("\n") if "xneedley" in line)
     assert len(row) < 400
     assert row.startswith("L1|[4,9")
+
+
+def test_grep_reads_ripgrep_right_whatever_names_and_lines_hold(tree: Path, call: Call) -> None:
+    (tree / "12-x\n\n1:1:y").write_bytes(b"a\n\nhit: binary file matches\r\n7-b\n--\n")
+    (tree / "7:bin").write_bytes(b"hit early\n" + b"x\n" * 70_000 + b"\0 hit\n")
+    (tree / "wide").write_bytes("ü".encode() * 500 + b"hit\n")
+    (tree / "utf16").write_bytes("\ufeffone hit\n".encode("utf-16-le"))
+    assert call(GrepTool(), pattern="hit", context=1).text.split("\n") == [
+        "12-x\\n\\n1:1:y",
+        "L2-",
+        "L3|hit: binary file matches",
+        "L4-7-b",
+        "7:bin (binary, or holds NUL bytes: it matches, not shown)",
+        "utf16",
+        "L1|one hit",
+        "wide",
+        f"L1|[203 characters …] {'ü' * 297}hit",
+    ]
 
 
 def test_grep_says_when_there_is_more(tree: Path, call: Call) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable
 from typing import ClassVar
 
 from pathspec import GitIgnoreSpec
@@ -9,7 +11,7 @@ from pydantic import Field
 
 from m3_tools.base import TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.paths import printable, resolve_folder
-from m3_tools.ripgrep import list_names
+from m3_tools.ripgrep import by_folder, names_below
 
 MAX_FILES = 1000
 
@@ -30,16 +32,24 @@ class GlobTool(Tool[GlobArgs]):
 
     async def run(self, args: GlobArgs, context: ToolContext) -> ToolResult:
         folder = resolve_folder(context, args.path)
-        matches = path_matcher(args.pattern)
+        fits = _fitting(path_matcher(args.pattern))
         base = "" if folder == context.root else folder.relative_to(context.root).as_posix() + "/"
-        listed = await list_names(context, folder, include_ignored=args.include_ignored)
-        names = [printable(name) for name in listed if matches.match_file(name.removeprefix(base))]
+        listed = await names_below(context, folder, include_ignored=args.include_ignored)
+        names = [name for name in listed if fits(name.removeprefix(base))]
         if not names:
             hint = "" if args.include_ignored else " (ignored files were not looked at)"
             return ToolResult(text=f"No file in {printable(args.path)} matches {printable(args.pattern)}{hint}.")
         more = [f"({len(names) - MAX_FILES:,} more files)"] if len(names) > MAX_FILES else []
-        text = "\n".join([*names[:MAX_FILES], *more])
+        text = "\n".join([*map(printable, heapq.nsmallest(MAX_FILES, names, by_folder)), *more])
         return ToolResult(text=text, display=(TextBlock(text=text, title=f"{len(names)} files"),))
+
+
+def _fitting(spec: GitIgnoreSpec) -> Callable[[str], object]:
+    """The judgement of `spec.match_file`, which is slow where there are many names."""
+    expressions = [pattern.regex.match for pattern in spec.patterns if pattern.regex is not None and pattern.include]
+    if len(expressions) < len(list(spec.patterns)):
+        return spec.match_file
+    return expressions[0] if len(expressions) == 1 else lambda name: any(match(name) for match in expressions)
 
 
 def path_matcher(pattern: str) -> GitIgnoreSpec:
