@@ -63,6 +63,11 @@ def test_glob_patterns(tree: Path, call: Call) -> None:
     assert "ignored files were not looked at" in call(GlobTool(), pattern="*.log").text
     assert call(GlobTool(), pattern="*.log", include_ignored=True).text == "debug.log"
     assert call(GlobTool(), pattern="config", include_ignored=True).text.startswith("No file")
+    assert call(GlobTool(), pattern="*.{yml,ts}").text == ".github/ci.yml\nsrc/deep/b.ts"
+    assert call(GlobTool(), pattern="src").text == call(GlobTool(), pattern="src/").text == "src/a.py\nsrc/deep/b.ts"
+    (tree / "v1.2").mkdir()
+    (tree / "v1.2" / "notes").touch()
+    assert call(GlobTool(), pattern="v1.2").text == "v1.2/notes"
     assert call(GlobTool(), pattern="!x").is_error
     assert "outside" in call(GlobTool(), pattern="*", path="link").text
 
@@ -92,6 +97,7 @@ def test_grep_options(tree: Path, call: Call) -> None:
     assert around == "src/a.py\nL4-\nL5|def other():\nL6-    return needle()"
     assert "build/out.py" in call(GrepTool(), pattern="needle", include_ignored=True).text
     assert call(GrepTool(), pattern="needle", glob="src/**/*.py").text.startswith("src/a.py\n")
+    assert "src/a.py\n" in call(GrepTool(), pattern="needle", glob="*.{py,ts}").text
     assert call(GrepTool(), pattern="needle", glob="*.log").text.startswith("No match")  # the ignore rules still hold
     assert ".git/config" not in call(GrepTool(), pattern="needle", include_ignored=True).text
 

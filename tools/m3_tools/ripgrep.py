@@ -52,16 +52,18 @@ async def list_names(context: ToolContext, folder: Path, *, include_ignored: boo
     return sorted(await names_below(context, folder, include_ignored=include_ignored), key=by_folder)
 
 
-async def names_below(context: ToolContext, folder: Path, *, include_ignored: bool = False) -> list[str]:
-    """The same names in any order."""
-    where = os.path.relpath(folder, context.root)
+async def names_below(
+    context: ToolContext, folder: Path, options: Sequence[str] = (), *, include_ignored: bool = False
+) -> list[str]:
+    """The same names in any order, of those files that the options of ripgrep let through."""
+    # Without a folder named, the names need no ./ taken from them.
+    where = ["--", os.path.relpath(folder, context.root)] if folder != context.root else []
     result = await run_ripgrep(
         context,
-        ["--files", "--null", "--no-messages", "--glob=!.git", "--glob=!.m3", "--", where],
+        ["--files", "--null", "--no-messages", *options, "--glob=!.git", "--glob=!.m3", *where],
         include_ignored=include_ignored,
     )
-    names = os.fsdecode(result.head).split("\0")[:-1]
-    return [name.removeprefix("./") for name in names] if where == "." else names
+    return os.fsdecode(result.head).split("\0")[:-1]
 
 
 def by_folder(name: str) -> str:
