@@ -39,6 +39,7 @@ async def run_ripgrep(
         head_bytes=MAX_OUTPUT_BYTES,
         tail_bytes=0,
         for_model=False,
+        starts_others=False,
     )
 
 
