@@ -49,8 +49,8 @@ SEARCHES: Mapping[str, tuple[dict[str, Any], list[str]]] = {
 }
 """The arguments of grep and of `rg`."""
 NAMES: Mapping[str, tuple[dict[str, Any], list[str]]] = {
-    "glob, one name": ({"pattern": "module_4242.py"}, ["--glob=module_4242.py"]),
-    "glob, one kind of file": ({"pattern": "*.js"}, ["--glob=*.js"]),
+    "glob, one name": ({"pattern": "module_4242.py"}, ["--type-add=w:module_4242.py", "--type=w"]),
+    "glob, one kind of file": ({"pattern": "*.js"}, ["--type-add=w:*.js", "--type=w"]),
     "glob, a folder at any depth": ({"pattern": "part_7/**/*.py"}, ["--glob=/part_7/**/*.py"]),
     "glob, every file": ({"pattern": "*"}, []),
 }
