@@ -163,9 +163,6 @@ def _prefix(settings: Settings, info: ModelInfo, repo: Path) -> Prefix:
 
 
 def _outline(path: str, text: str) -> str:
-    from m3_tools.outline import outline_lines
-    from m3_tools.symbols import definitions, language_of
+    from m3_tools.outline import outline_of
 
-    if language_of(path) is None:
-        return ""
-    return "\n".join(outline_lines(definitions(path, text.encode())))
+    return "\n".join(outline_of(path, text.encode()))
