@@ -10,7 +10,7 @@ from m3agent.approval import Mode
 from m3agent.commands.options import (
     budget_options,
     device_option,
-    image_option,
+    image_options,
     mode_option,
     model_option,
     output_option,
@@ -22,6 +22,7 @@ from m3agent.images import read_images
 from m3agent.outputs import OutputFormat, open_outputs
 from m3agent.settings import Device, Settings, load_settings
 from m3agent.signals import run_command
+from m3agent.ui.graphics import Graphics
 
 
 @click.command()
@@ -42,7 +43,7 @@ from m3agent.signals import run_command
     show_default=True,
     help="agent: the model works freely. search: its proposed edits are tried in turn. auto: search for nano.",
 )
-@image_option
+@image_options
 @mode_option("edit", "auto", default="edit")
 @click.option("--in-place", is_flag=True, help="Write the proven repair into your files.")
 @click.option("--commit", is_flag=True, help="Commit the proven repair on a new branch; your files stay as they are.")
@@ -59,6 +60,7 @@ def command(
     candidates: int,
     strategy: str,
     images: tuple[Path, ...],
+    thumbnails: Graphics | None,
     mode: Mode,
     in_place: bool,
     commit: bool,
@@ -92,6 +94,7 @@ def command(
         time_limit_s=time_limit_s,
         sandbox=sandbox,
         network=network,
+        thumbnails=thumbnails,
     )
     check_model_name(settings.model)
     chosen = {

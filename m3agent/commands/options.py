@@ -35,14 +35,20 @@ output_option = click.option(
 seed_option = click.option("--seed", type=int, help="Seed of the sampling; the same seed gives the same run.")
 
 
-image_option = click.option(
-    "--image",
-    "images",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A picture that the model looks at; may be given several times.",
-)
+def image_options(command: F) -> F:
+    """`--image` as `images`, and `--no-thumbnails` as `thumbnails`, None when not given."""
+    images = click.option(
+        "--image",
+        "images",
+        multiple=True,
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="A picture that the model looks at; may be given several times.",
+    )
+    thumbnails = click.option(
+        "--no-thumbnails", "thumbnails", flag_value="off", default=None, help="Show no pictures on the terminal."
+    )
+    return images(thumbnails(command))
 
 
 def budget_options(command: F) -> F:

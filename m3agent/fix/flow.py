@@ -188,8 +188,8 @@ class Fix:
         self.model_name = model.info.name
         if model.info.note:
             self.sink(Notice(text=model.info.note))
-        for line in told(self.request.pictures, model.info, self.settings.image_rule):
-            self.sink(Notice(text=line, level="info" if model.info.reads_images else "warning"))
+        for notice in told(self.request.pictures, model.info, self.settings.image_rule, self.spill_dir):
+            self.sink(notice)
         if self.request.strategy == "auto":
             self.strategy = "search" if model.info.is_nano else "agent"
         if lacking is not None and self.strategy == "search":
