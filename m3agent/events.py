@@ -217,7 +217,9 @@ def event_to_json(event: Event) -> dict[str, Any]:
     if isinstance(event, ToolEnded):
         fields["display"] = [dataclasses.asdict(block) for block in event.display]
     if isinstance(event, Notice):
-        fields["pictures"] = [dataclasses.asdict(block) for block in event.pictures]
+        pictures = fields.pop("pictures")
+        if pictures:  # most notices have none
+            fields["pictures"] = [dataclasses.asdict(block) for block in pictures]
     kind = fields.pop("kind")
     return {"kind": kind, **fields}
 

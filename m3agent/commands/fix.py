@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,7 @@ from m3agent.commands.options import (
     mode_option,
     model_option,
     output_option,
+    page_options,
     repo_option,
     sandbox_options,
     seed_option,
@@ -23,6 +25,9 @@ from m3agent.outputs import OutputFormat, open_outputs
 from m3agent.settings import Device, Settings, load_settings
 from m3agent.signals import run_command
 from m3agent.ui.graphics import Graphics
+
+if TYPE_CHECKING:
+    from m3_tools.screenshot.picture import Theme
 
 
 @click.command()
@@ -44,6 +49,7 @@ from m3agent.ui.graphics import Graphics
     help="agent: the model works freely. search: its proposed edits are tried in turn. auto: search for nano.",
 )
 @image_options
+@page_options
 @mode_option("edit", "auto", default="edit")
 @click.option("--in-place", is_flag=True, help="Write the proven repair into your files.")
 @click.option("--commit", is_flag=True, help="Commit the proven repair on a new branch; your files stay as they are.")
@@ -61,6 +67,11 @@ def command(
     strategy: str,
     images: tuple[Path, ...],
     thumbnails: Graphics | None,
+    page: str,
+    viewport: tuple[int, int],
+    theme: Theme,
+    selector: str,
+    build: str,
     mode: Mode,
     in_place: bool,
     commit: bool,
@@ -76,14 +87,16 @@ def command(
     """Repair the bug that an issue describes, in a work tree of its own, and prove the repair.
 
     A number is looked up in .m3/issues/N.md, then issues/N.md, then at the forge of the remote. The result is a patch
-    under .m3/fixes/; your files change only with --in-place.
+    under .m3/fixes/; your files change only with --in-place. With --page the page is captured before and after: a
+    repair that cannot be seen on it is not called fixed.
 
     \b
     Exit codes: 0 fixed and proven, 1 not fixed, 2 wrong usage or no such issue,
     3 no test shows it, 4 no tests to prove it, 5 a limit was reached, 6 an approval
-    was needed, 7 the tests cannot start, 75 the model is unavailable.
+    was needed, 7 the tests or the browser cannot start, 75 the model is unavailable.
     """
     from m3agent.fix.intake import load_issue
+    from m3agent.fix.page import chosen_page
     from m3agent.llm.factory import check_model_name
 
     settings = load_settings(
@@ -97,6 +110,12 @@ def command(
         thumbnails=thumbnails,
     )
     check_model_name(settings.model)
+    looked_at = None
+    if page:
+        looked_at = chosen_page(
+            page, repo, settings, viewport=viewport, theme=theme, selector=selector, build=build,
+            in_place=in_place, commit=commit,
+        )  # fmt: skip
     chosen = {
         "repo": repo,
         "issue": load_issue(ref, repo, settings),
@@ -104,6 +123,8 @@ def command(
         "candidates": candidates,
         "strategy": strategy,
         "pictures": read_images(images),
+        "page": looked_at,
+        "build": build,
         "mode": mode,
         "in_place": in_place,
         "commit": commit,

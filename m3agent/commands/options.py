@@ -51,6 +51,40 @@ def image_options(command: F) -> F:
     return images(thumbnails(command))
 
 
+def page_options(command: F) -> F:
+    """`--page`, and how it is looked at: `--viewport`, `--theme`, `--selector`, `--build`."""
+    texts = {
+        "--page": ("PAGE", "An HTML file, or with --in-place a URL, that must look different afterwards."),
+        "--selector": ("CSS", "Look at the first element of the page that fits, not at all of it."),
+        "--build": ("CMD", "The command that makes the page; it is run before each look."),
+    }
+    for name, (metavar, words) in reversed(texts.items()):
+        command = click.option(name, default="", metavar=metavar, help=words)(command)
+    viewport = click.option(
+        "--viewport",
+        callback=_size,
+        metavar="WxH",
+        default="1280x800",
+        show_default=True,
+        help="Size of the browser's window.",
+    )
+    theme = click.option(
+        "--theme",
+        type=click.Choice(["light", "dark"]),
+        default="light",
+        show_default=True,
+        help="Colour scheme that the page is asked for.",
+    )
+    return viewport(theme(command))
+
+
+def _size(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    width, _, height = value.partition("x")
+    if not (width.isascii() and width.isdecimal() and height.isascii() and height.isdecimal()):
+        raise click.BadParameter(f"{value!r} is no size; write for instance 1280x800")
+    return int(width), int(height)
+
+
 def budget_options(command: F) -> F:
     """`--max-steps` and `--time-limit`, None when not given."""
     steps = click.option("--max-steps", type=click.IntRange(min=1), help="Turns of the model at most.")

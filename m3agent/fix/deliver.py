@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +56,17 @@ def apply_in_place(worktree: WorkTree) -> tuple[str, ...]:
     for path in paths:
         _replace(worktree.origin / path, read_bytes(worktree.root / path), worktree.root / path)
     return paths
+
+
+@contextlib.contextmanager
+def take_back(worktree: WorkTree, paths: tuple[str, ...]) -> Iterator[None]:
+    """Where the block raises, the files that were applied are again as they were."""
+    try:
+        yield
+    except BaseException:
+        for path in paths:
+            write_or_remove(worktree.origin / path, worktree.base_bytes(path))
+        raise
 
 
 def commit_on_branch(worktree: WorkTree, issue: Issue, message: str) -> str:

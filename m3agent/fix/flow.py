@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
+from m3_tools.base import ToolContext
+from m3_tools.screenshot.page import Page
 from m3_tools.screenshot.picture import Picture
 from m3agent import __version__
 from m3agent.approval import Mode
@@ -19,9 +21,10 @@ from m3agent.events import Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarte
 from m3agent.exits import Exit
 from m3agent.fix.agent import run_agent
 from m3agent.fix.baseline import Baseline, take_baseline
-from m3agent.fix.deliver import apply_in_place, check_untouched, commit_on_branch, write_patch
+from m3agent.fix.deliver import apply_in_place, check_untouched, commit_on_branch, take_back, write_patch
 from m3agent.fix.issue import Issue
 from m3agent.fix.outcome import Ended
+from m3agent.fix.page import PageWatch
 from m3agent.fix.report import build_report, evidence_text
 from m3agent.fix.search import Search
 from m3agent.fix.suite import FIRST_LIMIT_S, Suite
@@ -53,6 +56,10 @@ class FixRequest:
     """What the agent strategy may do unasked."""
     pictures: tuple[Picture, ...] = ()
     """What the person saw."""
+    page: Page | None = None
+    """A page that must look different afterwards. One from a server needs `in_place`."""
+    build: str = ""
+    """The command that makes the page."""
     in_place: bool = False
     commit: bool = False
     seed: int | None = None
@@ -80,6 +87,8 @@ class Fix:
         self.strategy: str = request.strategy
         self.suite: Suite | None = None
         self.baseline: Baseline | None = None
+        self.pictures = request.pictures
+        self.watch: PageWatch | None = None
         self.evidence: Evidence | None = None
         self.ended_early: Ended | None = None
         self.tried = 0
@@ -145,6 +154,9 @@ class Fix:
                 secrets=self.settings.secrets,
                 first_limit_s=min(FIRST_LIMIT_S, self.settings.time_limit_s),
             )
+            if self.request.page is not None:
+                self.watch = self._watch(self.request.page, worktree, self.suite)
+                self.pictures = (*self.pictures, await self.watch.look_before())
             lacking = await self._take_baseline(self.suite, worktree)
             model = await self.opener(self.settings)
             try:
@@ -153,6 +165,18 @@ class Fix:
             finally:
                 await model.aclose()
             return await self._prove_and_deliver(worktree, self.suite)
+
+    def _watch(self, page: Page, worktree: WorkTree, suite: Suite) -> PageWatch:
+        context = ToolContext(
+            root=worktree.root,
+            spill_dir=self.spill_dir,
+            environment=dict(suite.environment),
+            sandbox=suite.sandbox,
+            unconfined=suite.unconfined,
+            disposable=True,
+            secrets=suite.secrets,
+        )
+        return PageWatch(page, worktree, context, self.sink, build=self.request.build, network=self.settings.network)
 
     async def _take_baseline(self, suite: Suite, worktree: WorkTree) -> Ended | None:
         """Take the baseline. Returns why only a free agent may go on: no tests, or none that fails."""
@@ -188,7 +212,7 @@ class Fix:
         self.model_name = model.info.name
         if model.info.note:
             self.sink(Notice(text=model.info.note))
-        for notice in told(self.request.pictures, model.info, self.settings.image_rule, self.spill_dir):
+        for notice in told(self.pictures, model.info, self.settings.image_rule, self.spill_dir):
             self.sink(notice)
         if self.request.strategy == "auto":
             self.strategy = "search" if model.info.is_nano else "agent"
@@ -196,7 +220,7 @@ class Fix:
             raise lacking
 
     async def _repair(self, model: LanguageModel, worktree: WorkTree, suite: Suite) -> None:
-        images = parts_for(self.request.pictures, model.info)
+        images = parts_for(self.pictures, model.info)
         if self.strategy == "agent":
             options = Options(
                 max_tokens=self.settings.max_tokens, temperature=self.settings.temperature, seed=self.request.seed
@@ -245,13 +269,20 @@ class Fix:
             raise self.ended_early or Ended("not_fixed", f"not fixed: {evidence.reason}")
         self.delivery["patch"] = str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir))
         summary = _what_is_proven(evidence)
+        watch = self.watch
+        if watch is not None and not watch.page.is_remote:
+            await watch.look_after()
         if self.request.in_place:
             check_untouched(worktree)
         if self.request.commit:
             self.delivery["branch"] = commit_on_branch(worktree, self.issue, self._commit_message(evidence))
         if self.request.in_place:
             with UndoJournal(self.settings.state_dir, self.repo, request=self.run_id).step(f"fix {self.issue.title}"):
-                self.delivery["applied"] = ", ".join(apply_in_place(worktree))
+                applied = apply_in_place(worktree)
+                if watch is not None and watch.page.is_remote:
+                    with take_back(worktree, applied):
+                        await watch.look_after()
+                self.delivery["applied"] = ", ".join(applied)
         return summary
 
     def _commit_message(self, evidence: Evidence) -> str:
@@ -278,6 +309,7 @@ class Fix:
             candidates_tried=self.tried,
             candidates_limit=self.request.candidates,
             delivery=self.delivery,
+            page=self.watch.report() if self.watch else None,
         )
         text = "\n".join(part for part in (summary, evidence_text(report)) if part)
         self.sink(

@@ -31,6 +31,7 @@ def build_report(
     candidates_tried: int = 0,
     candidates_limit: int = 0,
     delivery: dict[str, Any] | None = None,
+    page: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that is known at the end of a run. Fields that were never reached are null or empty."""
     comparison = evidence.comparison if evidence else None
@@ -62,6 +63,7 @@ def build_report(
         "files": list(files),
         "diff": diff,
         "delivery": delivery or {},
+        "page": page,
         "candidates": {"tried": candidates_tried, "limit": candidates_limit},
         "tokens": {
             "prompt": budget.usage.prompt_tokens,
@@ -90,6 +92,9 @@ def evidence_text(report: dict[str, Any]) -> str:
         lines.append(f"failed before and not looked at, {len(tests['failed_before_too'])}: {others}")
     if tests["flaky"]:
         lines.append(f"flaky, so without weight: {', '.join(tests['flaky'][:3])}")
+    if (page := report["page"]) and page["text"]:
+        lines.append(f"page     {page['text']}")
+        lines += [f"page {name}: {path}" for name, path in page["pictures"].items()]
     for what, place in report["delivery"].items():
         lines.append(f"{what}: {place}")
     if report["diff"]:
