@@ -14,6 +14,7 @@ from m3agent.session.store import Session, SessionStore
 from m3agent.settings import Settings
 from m3agent.sinks import EventSink, tee
 from m3agent.ui.clean import clean
+from m3agent.ui.graphics import Graphics
 from m3agent.ui.jsonl import JsonLines, JsonResult
 from m3agent.ui.plain import PlainView
 from m3agent.ui.terminal import TerminalView
@@ -103,7 +104,7 @@ def open_outputs(
     store = SessionStore(settings.sessions_dir, settings.secrets)
     session = store.append(resume) if resume else store.create()
     stream = sys.stderr if result or sys.stderr.isatty() else sys.stdout
-    view = open_view(stream, show_summary=not result)
+    view = open_view(stream, show_summary=not result, thumbnails=settings.thumbnails)
     sinks: list[EventSink] = [view]
     match output:
         case "json":
@@ -116,13 +117,16 @@ def open_outputs(
         yield outputs
 
 
-def open_view(stream: TextIO, *, show_summary: bool = False) -> View:
-    """The live view on a terminal, the plain one anywhere else (and on terminals that cannot move the cursor)."""
+def open_view(stream: TextIO, *, show_summary: bool = False, thumbnails: Graphics = "off") -> View:
+    """The live view on a terminal, the plain one anywhere else (and on terminals that cannot move the cursor).
+
+    A saved session gets no `thumbnails`: what its pictures are called and where they lie is only what its file says.
+    """
     from rich.console import Console
 
     console = Console(file=stream, highlight=False, emoji=False, markup=False)
     if console.is_terminal and not console.is_dumb_terminal:
-        return TerminalView(console)
+        return TerminalView(console, thumbnails=thumbnails)
     return PlainView(stream, show_summary=show_summary)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from m3agent.errors import M3Error
 from m3agent.forge.access import Forge, configured_forges
+from m3agent.ui.graphics import Graphics, detect
 
 if TYPE_CHECKING:
     from m3_tools.mcp.server import McpServer
@@ -24,7 +25,7 @@ NUMBER_KEYS = ("max_steps", "time_limit_s", "temperature", "max_tokens", "reposi
 BOOL_KEYS = ("cuda_graphs",)
 ImageRule = Literal["long_side", "area"]
 Device = Literal["auto", "cpu", "cuda"]
-FILE_KEYS = ("model", "device", "api_key", "keys", "image_rule", *NUMBER_KEYS, *BOOL_KEYS)
+FILE_KEYS = ("model", "device", "api_key", "keys", "image_rule", "thumbnails", *NUMBER_KEYS, *BOOL_KEYS)
 TABLE_KEYS = ("mcp",)
 """Tables in the config file, for instance [mcp.github]."""
 LIST_KEYS = ("allow", "ask", "deny", "environment", "not_secret")
@@ -67,6 +68,8 @@ class Settings:
     """How drafts are edited in a chat: `emacs` or `vi`."""
     image_rule: ImageRule = "long_side"
     """How large a local model reads an image: `long_side` up to 2016 pixels, or `area` up to 672 x 672."""
+    thumbnails: Graphics = "off"
+    """How pictures are shown on the terminal. In the config file also `auto`, which it is where nothing is said."""
     sandbox: bool = True
     """Whether commands run inside the operating system's sandbox; False (--no-sandbox) gives them all your rights."""
     network: bool = False
@@ -106,6 +109,9 @@ class Settings:
             raise M3Error(f"device must be auto, cpu or cuda, not {self.device!r}")
         if self.image_rule not in get_args(ImageRule):
             raise M3Error(f"image_rule must be long_side or area, not {self.image_rule!r}")
+        if self.thumbnails not in get_args(Graphics):
+            names = ", ".join(get_args(Graphics))
+            raise M3Error(f"thumbnails must be auto, {names}, not {self.thumbnails!r}")
         if self.allow or self.ask or self.deny:
             _ = self.rules  # a rule that cannot be read is told at once
 
@@ -164,6 +170,8 @@ def load_settings(*, environ: Mapping[str, str] | None = None, repo: Path | None
     values["cache_dir"] = _cache_dir(env)
     values["secret_values"] = _secret_values(env)
     values.update({name: value for name, value in chosen.items() if value is not None})
+    if env.get("NO_COLOR") or values.get("thumbnails", "auto") == "auto":
+        values["thumbnails"] = detect(env)
     return Settings(**values)
 
 

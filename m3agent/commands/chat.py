@@ -9,7 +9,7 @@ import click
 from m3agent.approval import Mode
 from m3agent.commands.options import (
     device_option,
-    image_option,
+    image_options,
     mode_option,
     model_option,
     repo_option,
@@ -20,6 +20,7 @@ from m3agent.commands.trust import offer
 from m3agent.images import read_images
 from m3agent.settings import Device, load_settings
 from m3agent.signals import run_command
+from m3agent.ui.graphics import Graphics
 
 
 @click.command()
@@ -35,7 +36,7 @@ from m3agent.signals import run_command
     flag_value="last",
     help="Go on with a past chat, without an ID with the last one here; `m3 sessions list` shows the ids.",
 )
-@image_option
+@image_options
 @sandbox_options
 @seed_option
 def command(
@@ -46,6 +47,7 @@ def command(
     mode: Mode,
     resume: str | None,
     images: tuple[Path, ...],
+    thumbnails: Graphics | None,
     seed: int | None,
     sandbox: bool | None,
     network: bool | None,
@@ -57,7 +59,14 @@ def command(
     from m3agent.chat.session import chat
 
     offer(repo)
-    settings = load_settings(repo=repo, model=model, device=device, sandbox=sandbox, network=network)
+    settings = load_settings(
+        repo=repo,
+        model=model,
+        device=device,
+        sandbox=sandbox,
+        network=network,
+        thumbnails=thumbnails,
+    )
     pictures = read_images(images)
     return run_command(
         lambda: chat(settings, repo, mode=mode, first=prompt, pictures=pictures, resume=resume, seed=seed)

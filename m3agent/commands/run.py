@@ -13,7 +13,7 @@ from m3agent.approval import Mode
 from m3agent.commands.options import (
     budget_options,
     device_option,
-    image_option,
+    image_options,
     mode_option,
     model_option,
     output_option,
@@ -28,6 +28,7 @@ from m3agent.images import parts_for, read_images, told
 from m3agent.outputs import OutputFormat, open_outputs
 from m3agent.settings import Device, Settings, load_settings
 from m3agent.signals import interrupt_exit, model_exit, run_command
+from m3agent.ui.graphics import Graphics
 
 if TYPE_CHECKING:
     from m3_tools.screenshot.picture import Picture
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 @repo_option
 @model_option
 @device_option
-@image_option
+@image_options
 @mode_option("plan", "edit", "auto", default="edit")
 @budget_options
 @sandbox_options
@@ -50,6 +51,7 @@ def command(
     model: str | None,
     device: Device | None,
     images: tuple[Path, ...],
+    thumbnails: Graphics | None,
     mode: Mode,
     max_steps: int | None,
     time_limit_s: float | None,
@@ -70,6 +72,7 @@ def command(
         time_limit_s=time_limit_s,
         sandbox=sandbox,
         network=network,
+        thumbnails=thumbnails,
     )
     task = sys.stdin.read() if prompt == "-" else prompt
     if not task.strip():
@@ -134,8 +137,8 @@ async def _run(
             )
             try:
                 work = await open_workspace(settings, model.info, repo, command="run", outputs=out)
-                for line in told(pictures, model.info, settings.image_rule):
-                    out.sink(Notice(text=line, level="info" if model.info.reads_images else "warning"))
+                for notice in told(pictures, model.info, settings.image_rule, out.spill_dir):
+                    out.sink(notice)
                 work.conversation.add(user(task, *parts_for(pictures, model.info)))
                 result = await run_loop(
                     model,

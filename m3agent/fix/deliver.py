@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,17 @@ def check_can_commit(repo: Path) -> None:
     """Refuse where no branch can be made. It is known before the work begins. Errors: M3Error."""
     if top_level(repo) is None or not has_commit(repo):
         raise M3Error(f"no commit made: {repo} is no git repository with a commit; use --in-place or the patch")
+
+
+@contextlib.contextmanager
+def take_back(worktree: WorkTree, paths: tuple[str, ...]) -> Iterator[None]:
+    """Where the block raises, the files that were applied are again as they were."""
+    try:
+        yield
+    except BaseException:
+        for path in paths:
+            write_entry(worktree.origin / path, worktree.base_entry(path))
+        raise
 
 
 def commit_message(issue: Issue, report: Mapping[str, Any]) -> str:

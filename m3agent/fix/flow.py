@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from m3_tools.base import ToolContext
+from m3_tools.screenshot.page import Page
 from m3_tools.screenshot.picture import Picture
 from m3agent import __version__
 from m3agent.approval import Mode
@@ -26,12 +28,14 @@ from m3agent.fix.deliver import (
     check_untouched,
     commit_message,
     commit_on_branch,
+    take_back,
     write_patch,
     write_report,
 )
 from m3agent.fix.issue import Issue, issue_json
 from m3agent.fix.markdown import markdown_report
 from m3agent.fix.outcome import Ended
+from m3agent.fix.page import PageWatch
 from m3agent.fix.pull_request import Target, branches_of, find_target, publish
 from m3agent.fix.report import build_report, evidence_text
 from m3agent.fix.review import Review, review
@@ -68,6 +72,10 @@ class FixRequest:
     """What the agent strategy may do unasked."""
     pictures: tuple[Picture, ...] = ()
     """What the person saw."""
+    page: Page | None = None
+    """A page that must look different afterwards. One from a server needs `in_place`."""
+    build: str = ""
+    """The command that makes the page."""
     in_place: bool = False
     commit: bool = False
     pull_request: bool = False
@@ -99,6 +107,8 @@ class Fix:
         self.strategy: str = request.strategy
         self.suite: Suite | None = None
         self.baseline: Baseline | None = None
+        self.pictures = request.pictures
+        self.watch: PageWatch | None = None
         self.evidence: Evidence | None = None
         self.ended_early: Ended | None = None
         self.review = Review()
@@ -171,6 +181,9 @@ class Fix:
                 secrets=self.settings.secrets,
                 first_limit_s=min(FIRST_LIMIT_S, self.settings.time_limit_s),
             )
+            if self.request.page is not None:
+                self.watch = self._watch(self.request.page, worktree, self.suite)
+                self.pictures = (*self.pictures, await self.watch.look_before())
             lacking = await self._take_baseline(self.suite, worktree)
             model = await self.opener(self.settings)
             try:
@@ -180,7 +193,7 @@ class Fix:
                 await self._review(model)
             finally:
                 await model.aclose()
-            return self._deliver(worktree, target)
+            return await self._deliver(worktree, target)
 
     @property
     def _choices(self) -> dict[str, Any]:
@@ -223,6 +236,18 @@ class Fix:
         if not model.info.is_nano:
             self._phase_ended("review", self.review.verdict or self.review.missing, start)
 
+    def _watch(self, page: Page, worktree: WorkTree, suite: Suite) -> PageWatch:
+        context = ToolContext(
+            root=worktree.root,
+            spill_dir=self.spill_dir,
+            environment=dict(suite.environment),
+            sandbox=suite.sandbox,
+            unconfined=suite.unconfined,
+            disposable=True,
+            secrets=suite.secrets,
+        )
+        return PageWatch(page, worktree, context, self.sink, build=self.request.build, network=self.settings.network)
+
     async def _take_baseline(self, suite: Suite, worktree: WorkTree) -> Ended | None:
         """Take the baseline. Returns why only a free agent may go on: no tests, or none that fails."""
         start = self._phase("baseline", "the tests before any change")
@@ -257,15 +282,15 @@ class Fix:
         self.model_name = model.info.name
         if model.info.note:
             self.sink(Notice(text=model.info.note))
-        for line in told(self.request.pictures, model.info, self.settings.image_rule):
-            self.sink(Notice(text=line, level="info" if model.info.reads_images else "warning"))
+        for notice in told(self.pictures, model.info, self.settings.image_rule, self.spill_dir):
+            self.sink(notice)
         if self.request.strategy == "auto":
             self.strategy = "search" if model.info.is_nano else "agent"
         if lacking is not None and self.strategy == "search":
             raise lacking
 
     async def _repair(self, model: LanguageModel, worktree: WorkTree, suite: Suite) -> None:
-        images = parts_for(self.request.pictures, model.info)
+        images = parts_for(self.pictures, model.info)
         if self.strategy == "agent":
             options = Options(
                 max_tokens=self.settings.max_tokens, temperature=self.settings.temperature, seed=self.request.seed
@@ -303,7 +328,7 @@ class Fix:
         self.evidence = await verify(worktree, suite, self.baseline, result.after)
         self._phase_ended("verify", self.evidence.reason or "undoing the change makes the tests fail again", start)
 
-    def _deliver(self, worktree: WorkTree, target: Target | None) -> str:
+    async def _deliver(self, worktree: WorkTree, target: Target | None) -> str:
         """Hand over what is proven. A change that is not is kept as a patch, and never applied or committed."""
         evidence = self.evidence
         self.delivery["patch"] = self._patch(worktree)
@@ -312,12 +337,18 @@ class Fix:
         if not evidence.proven:
             raise self.ended_early or Ended("not_fixed", f"not fixed: {evidence.reason}")
         summary = _what_is_proven(evidence)
+        watch = self.watch
+        if watch is not None and not watch.page.is_remote:
+            await watch.look_after()
         secrets, report = self.settings.secrets, self._report()
         page = secrets.redact(markdown_report(report, "fixed", summary))
         page_file = write_report(Path(self.delivery["patch"]), ".md", page)
         self.delivery["report"] = str(page_file)
         if self.request.in_place:
             check_untouched(worktree)
+        looks_in_place = watch is not None and watch.page.is_remote
+        if looks_in_place:  # before anything is committed: what cannot be seen is not called fixed
+            await self._apply(worktree)
         if self.request.commit or target is not None:
             taken = branches_of(worktree.origin, target) if target else ()
             message = secrets.redact(commit_message(self.issue, self._report()))
@@ -328,10 +359,18 @@ class Fix:
                 worktree.origin, target, self.issue, branch=self.delivery["branch"], diff=self.diff, secrets=secrets,
                 body_file=write_report(Path(self.delivery["patch"]), ".body.md", text),
             )  # fmt: skip
-        if self.request.in_place:
-            with UndoJournal(self.settings.state_dir, self.repo, request=self.run_id).step(f"fix {self.issue.title}"):
-                self.delivery["applied"] = ", ".join(apply_in_place(worktree))
+        if self.request.in_place and not looks_in_place:
+            await self._apply(worktree)
         return summary
+
+    async def _apply(self, worktree: WorkTree) -> None:
+        """Write the change into the person's files, as a step that can be undone; not if the page is then not seen."""
+        with UndoJournal(self.settings.state_dir, self.repo, request=self.run_id).step(f"fix {self.issue.title}"):
+            applied = apply_in_place(worktree)
+            if self.watch is not None and self.watch.page.is_remote:
+                with take_back(worktree, applied):
+                    await self.watch.look_after()
+            self.delivery["applied"] = ", ".join(applied)
 
     def _report(self) -> dict[str, Any]:
         return build_report(
@@ -350,6 +389,7 @@ class Fix:
             candidates_tried=self.tried,
             candidates_limit=self.request.candidates,
             delivery=self.delivery,
+            page=self.watch.report() if self.watch else None,
         )
 
     def _ended(self, outcome: str, code: Exit, summary: str) -> int:

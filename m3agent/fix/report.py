@@ -38,6 +38,7 @@ def build_report(
     candidates_tried: int = 0,
     candidates_limit: int = 0,
     delivery: dict[str, Any] | None = None,
+    page: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that is known at the end of a run. Fields that were never reached are null or empty."""
     comparison, review = evidence.comparison if evidence else None, review or Review()
@@ -79,6 +80,7 @@ def build_report(
         "files": list(files),
         "diff": diff,
         "delivery": delivery or {},
+        "page": page,
         "candidates": {"tried": candidates_tried, "limit": candidates_limit},
         "tokens": {
             "prompt": budget.usage.prompt_tokens,
@@ -139,6 +141,9 @@ def evidence_text(report: dict[str, Any]) -> str:
     if report["review"]["verdict"] == "accepts":
         lines.append("review   a fresh fork that saw issue and diff accepts")
     lines += [f"not verified: {line}" for line in report["not_verified"]]
+    if (page := report["page"]) and page["text"]:
+        lines.append(f"page     {page['text']}")
+        lines += [f"page {name}: {path}" for name, path in page["pictures"].items()]
     for what, place in report["delivery"].items():
         lines.append(f"{what}: {place}")
     if report["steps"] or report["runs"]:

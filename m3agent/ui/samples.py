@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from m3_tools.base import CommandBlock, DiffBlock, TestsBlock, TextBlock, TodoBlock
+from m3_tools.base import CommandBlock, DiffBlock, PictureBlock, TestsBlock, TextBlock, TodoBlock
 from m3agent.events import (
     AnswerText,
     Aside,
@@ -142,6 +142,7 @@ SAMPLES: tuple[Event, ...] = (
         duration_s=0.5,
     ),
     Notice(text="tests/test_slow.py was left out: it needs the network", level="warning"),
+    Notice(text="bug.png: 1280 × 800", pictures=(PictureBlock(title="bug.png", path="b.png", width=1280, height=800),)),
     PhaseEnded(name="repair", summary="candidate 3 of 3 passes every test", duration_s=4.1),
     TurnStarted(turn=2),
     AnswerText(text=ANSWER),

@@ -42,6 +42,7 @@ from rich.text import Text
 from m3agent.ui.clean import one_line
 from m3agent.ui.keys import chat_keys
 from m3agent.ui.paste import Pastes
+from m3agent.ui.pictures import PastedPictures, Taker
 from m3agent.ui.surface import REDRAWS_PER_SECOND
 
 MAX_DRAFT_ROWS = 8
@@ -63,7 +64,7 @@ _STYLE = Style.from_dict(
 )
 
 
-class Listener(Protocol):
+class Listener(Taker, Protocol):
     """Who hears what the person does at the screen."""
 
     @property
@@ -106,6 +107,7 @@ class Screen:
             multiline=True,
             tempfile_suffix=".md",
         )
+        self.pictures = PastedPictures(self.draft, listener)
         self._hint = ""
         self.answer: asyncio.Future[str] | None = None
         """Set while a question waits."""
@@ -200,6 +202,9 @@ class Screen:
 
     def send(self) -> None:
         """What Enter does: the draft is the answer to a question, or goes to the listener and into the history."""
+        if not self.pictures.are_read:
+            self.pictures.then(self.send)
+            return
         text = self.pastes.expand(self.draft.text)
         if self.answer is not None:
             if text.strip() and not self.answer.done():

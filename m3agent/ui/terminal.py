@@ -6,7 +6,7 @@ Scrollback stays the terminal's own, and the cost of a redraw does not grow with
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from markdown_it import MarkdownIt
 from rich.console import Console, Group, RenderableType
@@ -17,6 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from m3_tools.base import DisplayBlock, PictureBlock
 from m3agent.events import (
     AnswerText,
     Aside,
@@ -40,8 +41,10 @@ from m3agent.events import (
 )
 from m3agent.ui.blocks import BlockSplitter
 from m3agent.ui.clean import clean, one_line, with_bounded_words
+from m3agent.ui.graphics import Graphics
 from m3agent.ui.render import aside, candidate_line, marked, render, seconds, tool_ended, tool_started, turn_line
 from m3agent.ui.surface import LiveSurface, Surface
+from m3agent.ui.thumbnail import Thumbnail
 
 TAIL_CHARACTERS = 4000
 CHARACTERS_A_TOKEN = 4
@@ -58,8 +61,9 @@ _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "
 class TerminalView:
     """A sink that draws on a terminal. `close` may be called at any time, and more than once."""
 
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic, thumbnails: Graphics = "off"):
         self.console = console
+        self._thumbnails = thumbnails
         self._clock = clock
         self.surface: Surface = LiveSurface(console)
         self._spinner = Spinner("dots", style="cyan")
@@ -117,6 +121,10 @@ class TerminalView:
             case ToolEnded():
                 started = self._calls.pop(event.call_id, None)
                 self._print(tool_ended(event, started.arguments if started else None))
+                self._print_pictures(event.display)
+            case Notice():
+                self._print(render(event))
+                self._print_pictures(event.pictures)
             case CandidateTried():
                 self._candidates.append(event)
             case Aside():
@@ -152,6 +160,12 @@ class TerminalView:
     def _print(self, shown: RenderableType | None) -> None:
         if shown is not None:
             self.surface.print(shown)
+
+    def _print_pictures(self, blocks: Iterable[DisplayBlock]) -> None:
+        if self._thumbnails != "off":
+            for block in blocks:
+                if isinstance(block, PictureBlock):
+                    self._print(Thumbnail(block, self._thumbnails))
 
     def _print_answer(self, block: str) -> None:
         if block.strip():

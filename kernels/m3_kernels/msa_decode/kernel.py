@@ -325,7 +325,7 @@ def _attend(
         if num_blocks > GROUPS:
             best_J = _best_few(row_best, mark, top_J, PROGRAMS, GROUPS, SLOTS, KEPT, WAIT)
         block_J, page_J, place_J = _places(best_J, page_table + b * N)
-        if num_blocks > KEPT * GROUPS:  # by itself: short contexts must not pay for the question below
+        if num_blocks > KEPT * GROUPS:  # noqa: SIM102  # short contexts must not pay for the question below
             if _one_is_all_chosen(place_J, SLOTS, GROUPS, KEPT):
                 if WAIT:
                     _wait_for_all(arrived, all_arrived)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from m3_tools.sandbox.detect import detection
+from m3agent.confinement import detection
 from m3agent.events import Notice
 from m3agent.exits import Exit
 from tests.agent.fix.conftest import ISSUE, STOCK, commit_all, make_repository, tree_hash, write_shop
