@@ -33,6 +33,7 @@ from m3agent.signals import run_command
     flag_value="last",
     help="Go on with a past chat, without an ID with the last one here; `m3 sessions list` shows the ids.",
 )
+@click.option("--screen-reader", is_flag=True, default=None, help="Draw nothing twice: plain lines only.")
 @image_option
 @sandbox_options
 @seed_option
@@ -42,6 +43,7 @@ def command(
     model: str | None,
     mode: Mode,
     resume: str | None,
+    screen_reader: bool | None,
     images: tuple[Path, ...],
     seed: int | None,
     sandbox: bool | None,
@@ -54,7 +56,7 @@ def command(
     from m3agent.chat.session import chat
 
     offer(repo)
-    settings = load_settings(repo=repo, model=model, sandbox=sandbox, network=network)
+    settings = load_settings(repo=repo, model=model, sandbox=sandbox, network=network, screen_reader=screen_reader)
     pictures = read_images(images)
     return run_command(
         lambda: chat(settings, repo, mode=mode, first=prompt, pictures=pictures, resume=resume, seed=seed)

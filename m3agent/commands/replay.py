@@ -18,7 +18,8 @@ def command(session_id: str, pause: float) -> int:
     from m3agent.session.replay import replay
     from m3agent.session.store import SessionStore
 
-    recording = SessionStore(load_settings().sessions_dir).read(session_id)
-    view = open_view(sys.stdout, show_summary=True)
+    settings = load_settings()
+    recording = SessionStore(settings.sessions_dir).read(session_id)
+    view = open_view(sys.stdout, settings, show_summary=True)
     replay(recording, view, pause_s=pause if sys.stdout.isatty() else 0)
     return 0

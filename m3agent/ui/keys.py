@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 SECOND_CTRL_C_S = 2.0
 KEYS = {
     "Enter": "send; while the model works, it reads this at its next step",
-    "Alt+Enter, \\ Enter": "a new line",
+    "\\ Enter": "a new line; Alt+Enter, too, while nothing runs",
+    "Alt+Enter": "while the model works: send for afterwards",
     "Esc, Ctrl-C": "stop what runs; Ctrl-C twice leaves",
     "Shift+Tab": "the next mode",
     "Up": "earlier messages; with an empty draft, take back what waits",
+    "Ctrl-O": "show the last reasoning whole",
     "Ctrl-R": "search earlier messages",
     "Ctrl-X Ctrl-E": "write in $EDITOR",
     "@": "a file of the repository",
@@ -56,11 +58,19 @@ def chat_keys(screen: Screen) -> KeyBindings:
 
     @keys.add("escape", "enter", filter=writing)
     def _(event: KeyPressEvent) -> None:
-        draft.insert_text("\n")
+        if listener.working and screen.answer is None:
+            screen.send(later=True)
+        else:
+            draft.insert_text("\n")
 
     @keys.add(Keys.BracketedPaste)
     def _(event: KeyPressEvent) -> None:
-        draft.insert_text(screen.pastes.add(event.data))
+        if screen.answer is not None or not listener.pasted(event.data):
+            draft.insert_text(screen.pastes.add(event.data))
+
+    @keys.add("c-o", filter=writing)
+    def _(event: KeyPressEvent) -> None:
+        listener.expand()
 
     @keys.add("escape", filter=has_completions)
     def _(event: KeyPressEvent) -> None:

@@ -1,0 +1,48 @@
+"""Who hears what a person does at the screen of a chat."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rich.text import Text
+
+
+class Listener(Protocol):
+    @property
+    def working(self) -> bool: ...
+
+    @property
+    def mode(self) -> str: ...
+
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """The lines that wait for their turn."""
+        ...
+
+    def submit(self, line: str, *, later: bool = False) -> None:
+        """A line was sent. `later`: not for what runs now, but after it."""
+        ...
+
+    def pasted(self, text: str) -> bool:
+        """A text was pasted or dropped. True if it was taken, as a picture is; then it does not enter the draft."""
+        ...
+
+    def stop(self) -> None:
+        """Stop what runs; nothing happens when nothing does."""
+        ...
+
+    def leave(self) -> None: ...
+
+    def next_mode(self) -> None: ...
+
+    def expand(self) -> None:
+        """Show whole what was folded last."""
+        ...
+
+    def take_back(self) -> str:
+        """The newest line that waits, which then waits no more."""
+        ...
+
+    def status(self) -> Text:
+        """The line at the bottom."""
+        ...
