@@ -15,7 +15,9 @@ _SEQUENCE = re.compile(
 _INVISIBLE = r"\u061c\u200b\u200e\u200f\u202a-\u202e\u2028\u2029\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"
 """What reorders text, or has no width and no meaning on a terminal."""
 _CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}]")
-_JOINERS = re.compile(r"[\xad\u200d\u20dd-\u20e0\u20e2-\u20e4\ufe00-\ufe0f]|(?<=[\U0001f300-\U0001faff])[\U0001f3fb-\U0001f3ff]")
+_JOINERS = re.compile(
+    r"[\xad\u200d\u20dd-\u20e0\u20e2-\u20e4\ufe00-\ufe0f]|(?<=[\U0001f300-\U0001faff])[\U0001f3fb-\U0001f3ff]"
+)
 """What changes the width of its neighbours on some terminals: joined emoji, their variants, frames and skin tones."""
 _FLAG_LETTER = re.compile(r"[\U0001f1e6-\U0001f1ff]")
 _MARKS = re.compile(r"([\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{4})[\u0300-\u036f"
