@@ -9,7 +9,7 @@ MAX_OPENING_CHARACTERS = 80
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
-MAX_OPEN_CHARACTERS = 8000
+MAX_OPEN_CHARACTERS = 4000
 """A longer block is cut at the end of a line, so that neither memory nor a redraw grows with it."""
 
 
