@@ -36,6 +36,7 @@ from m3agent.ui.graphics import Graphics
     flag_value="last",
     help="Go on with a past chat, without an ID with the last one here; `m3 sessions list` shows the ids.",
 )
+@click.option("--screen-reader", is_flag=True, default=None, help="Draw nothing twice: plain lines only.")
 @image_options
 @sandbox_options
 @seed_option
@@ -46,6 +47,7 @@ def command(
     device: Device | None,
     mode: Mode,
     resume: str | None,
+    screen_reader: bool | None,
     images: tuple[Path, ...],
     thumbnails: Graphics | None,
     seed: int | None,
@@ -66,6 +68,7 @@ def command(
         sandbox=sandbox,
         network=network,
         thumbnails=thumbnails,
+        screen_reader=screen_reader,
     )
     pictures = read_images(images)
     return run_command(

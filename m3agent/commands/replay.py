@@ -37,7 +37,7 @@ def command(session_id: str, pause: float, check: bool, live: bool, model: str |
     recording = SessionStore(settings.sessions_dir).read(session_id)
     if check or live:
         return run_command(lambda: _again(recording, settings, chosen=model is not None, live=live))
-    view = open_view(sys.stdout, show_summary=True)
+    view = open_view(sys.stdout, settings, show_summary=True)
     replay(recording, view, pause_s=pause if sys.stdout.isatty() else 0)
     return 0
 

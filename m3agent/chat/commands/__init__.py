@@ -79,6 +79,7 @@ COMMANDS = {
     "/sessions": Command(help="earlier chats about this repository", run=tell.sessions, instant=True),
     "/export": Command(help="write the conversation to a new file, .md or .html; /export FILE", run=past.export),
     "/stats": Command(help="turns, tokens and speed", run=tell.stats, instant=True),
+    "/theme": Command(help="dark, light, contrast or none; /theme NAME", run=tell.theme, instant=True),
     "/doctor": Command(help="check what m3 needs on this machine", run=tell.doctor, instant=True),
     "/quit": Command(help="leave (Ctrl-D)", run=tell.leave, instant=True),
 }
