@@ -55,8 +55,13 @@ class GlobTool(Tool[GlobArgs]):
             hint = "" if args.include_ignored else " (ignored files were not looked at)"
             return ToolResult(text=f"No file in {printable(args.path)} matches {printable(args.pattern)}{hint}.")
         more = [f"({len(names) - MAX_FILES:,} more files)"] if len(names) > MAX_FILES else []
-        text = "\n".join([*map(printable, heapq.nsmallest(MAX_FILES, names, by_folder)), *more])
+        text = "\n".join([*map(printable, _first(names)), *more])
         return ToolResult(text=text, display=(TextBlock(text=text, title=f"{len(names)} files"),))
+
+
+def _first(names: Sequence[str]) -> list[str]:
+    """The names that are listed, in their order."""
+    return [key.replace("\0", "/") for key in heapq.nsmallest(MAX_FILES, map(by_folder, names))]
 
 
 def _other_folders(root: Path, pattern: str) -> list[str]:
@@ -75,7 +80,7 @@ async def _matching(
     fits = _fitting(matches)
     names = await names_below(context, folder, options, include_ignored=args.include_ignored)
     if folder == context.root:
-        return [name for name in names if fits(name)]
+        return list(filter(fits, names))
     base = folder.relative_to(context.root).as_posix() + "/"
     return [name for name in names if fits(name.removeprefix(base))]
 
