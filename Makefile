@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow soak lint bench bench-generate bench-kernels bench-stack nano clean
+.PHONY: demo test test-slow soak lint bench bench-generate bench-forks bench-realbugs bench-kernels bench-stack nano clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,12 @@ bench: $(VENV)/ready  ## the agent on the examples and on held-out bugs (hours)
 
 bench-generate: $(VENV)/ready  ## the engine beside transformers' generate, with nano (minutes)
 	$(BIN)/python -m benchmarks.generate
+
+bench-forks: $(VENV)/ready  ## what 50 candidates on one prompt cost, with nano (a minute)
+	$(BIN)/python -m benchmarks.forks
+
+bench-realbugs: $(VENV)/ready  ## m3 fix on small bugs in real packages from PyPI; goes on where it stopped (hours)
+	$(BIN)/python -m benchmarks.realbugs
 
 bench-kernels: $(VENV)/ready  ## the kernels, on a GPU
 	$(BIN)/python -m benchmarks.kernels

@@ -340,8 +340,8 @@ class Fix:
         watch = self.watch
         if watch is not None and not watch.page.is_remote:
             await watch.look_after()
-        secrets, report = self.settings.secrets, self._report()
-        page = secrets.redact(markdown_report(report, "fixed", summary))
+        secrets, report, told = self.settings.secrets, self._report(), summary.removeprefix("fixed: ")
+        page = secrets.redact(markdown_report(report, "fixed", told))
         page_file = write_report(Path(self.delivery["patch"]), ".md", page)
         self.delivery["report"] = str(page_file)
         if self.request.in_place:
@@ -354,7 +354,7 @@ class Fix:
             message = secrets.redact(commit_message(self.issue, self._report()))
             self.delivery["branch"] = commit_on_branch(worktree, self.issue, message, taken)
         if target is not None:
-            text = secrets.redact(markdown_report(report, "fixed", summary, with_diff=False))
+            text = secrets.redact(markdown_report(report, "fixed", told, with_diff=False))
             self.delivery["pull_request"] = publish(
                 worktree.origin, target, self.issue, branch=self.delivery["branch"], diff=self.diff, secrets=secrets,
                 body_file=write_report(Path(self.delivery["patch"]), ".body.md", text),
