@@ -18,7 +18,7 @@ from m3agent.approval import Mode
 from m3agent.budget import Budget
 from m3agent.confinement import open_confinement
 from m3agent.errors import M3Error
-from m3agent.events import FixAsked, Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarted
+from m3agent.events import Event, FixAsked, Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarted
 from m3agent.exits import Exit
 from m3agent.fix.agent import run_agent
 from m3agent.fix.baseline import Baseline, take_baseline
@@ -98,7 +98,7 @@ class Fix:
         keep: bool = True,
     ):
         """`keep` False leaves nothing in the person's folder, not even a patch: a run that only compares."""
-        self.request, self.settings, self.sink = request, settings, sink
+        self.request, self.settings, self._sink = request, settings, sink
         self.run_id, self.spill_dir, self.opener, self.keep = run_id, spill_dir, opener, keep
         self.budget = Budget(max_steps=settings.max_steps, time_limit_s=settings.time_limit_s)
         self.repo = request.repo.expanduser().absolute()
@@ -116,6 +116,14 @@ class Fix:
         self.tried = 0
         self.diff, self.files = "", tuple[str, ...]()
         self.delivery: dict[str, Any] = {}
+
+    def sink(self, event: Event) -> None:
+        """Pass an event on; the phase that it begins or ends is remembered, for a limit that is reached in it."""
+        if isinstance(event, PhaseStarted):
+            self._doing = f", in the phase {event.name}" + (f" ({event.detail})" if event.detail else "")
+        elif isinstance(event, PhaseEnded):
+            self._doing = ""
+        self._sink(event)
 
     async def run(self) -> int:
         """Do everything, tell it as events that begin with RunStarted and end with RunEnded; returns the exit code.
@@ -403,7 +411,6 @@ class Fix:
         return int(code)
 
     def _phase(self, name: str, detail: str) -> float:
-        self._doing = f", in the phase {name} ({detail})"
         self.sink(PhaseStarted(name=name, detail=detail))
         return time.monotonic()
 
