@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 2
 
 M3_FUZZ_S ?= 600
 
-.PHONY: demo test test-slow nightly soak lint bench bench-tools bench-generate bench-kernels bench-stack nano clean
+.PHONY: demo test test-slow nightly soak lint bench bench-tools bench-generate bench-forks bench-realbugs bench-kernels bench-stack nano clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,12 @@ bench-generate: $(VENV)/ready  ## the engine beside transformers' generate, with
 
 bench-tools: $(VENV)/ready  ## grep and glob beside ripgrep, outlines, a read of 1 GB (minutes)
 	$(BIN)/python -m benchmarks.tools
+
+bench-forks: $(VENV)/ready  ## what 50 candidates on one prompt cost, with nano (a minute)
+	$(BIN)/python -m benchmarks.forks
+
+bench-realbugs: $(VENV)/ready  ## m3 fix on small bugs in real packages from PyPI; goes on where it stopped (hours)
+	$(BIN)/python -m benchmarks.realbugs
 
 bench-kernels: $(VENV)/ready  ## the kernels, on a GPU
 	$(BIN)/python -m benchmarks.kernels
