@@ -20,6 +20,7 @@ from m3_kernels.registry import reference_forced, triton_is_there
 from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
 from m3_model.inputs import ModelInputs
+from m3_model.moe import MoE, StackedExperts
 from m3_runtime.config import PAGE_TOKENS, SCRATCH_PAGES, EngineConfig, pages_for
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class DecodeGraphs:
             return None
         if reference_forced() or not triton_is_there():
             return None  # references read lengths and pages on the host
+        if any(
+            isinstance(layer.mlp, MoE) and not isinstance(layer.mlp.experts, StackedExperts) for layer in decoder.layers
+        ):
+            return None  # and experts that are elsewhere are looked up there
         return cls(decoder, cache, config, _CudaCapture(device))
 
     @property

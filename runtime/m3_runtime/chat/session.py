@@ -104,6 +104,8 @@ class ChatEngine:
         disk: DiskConfig | None = None,
         image_rule: ResizeRule | None = None,
         cuda_graphs: bool = True,
+        experts: str = "auto",
+        expert_bits: int = 16,
     ) -> ChatEngine:
         """The model of a checkpoint folder, or of the package for "nano"; see m3_runtime.loading."""
         from m3_runtime.loading import load_chat_engine
@@ -118,6 +120,8 @@ class ChatEngine:
             disk=disk,
             image_rule=image_rule,
             cuda_graphs=cuda_graphs,
+            experts=experts,
+            expert_bits=expert_bits,
         )
 
     def close(self) -> None:
