@@ -287,7 +287,7 @@ class ChatEngine:
         )
 
     def _grammar(self, tools: Sequence[Mapping[str, Any]], options: ChatOptions) -> GrammarMatcher | None:
-        if not tools and options.tool_choice in ("", "none"):
+        if not tools and options.tool_choice in ("", "none") and options.reply_schema is None:
             return None
         if self._grammars is None:
             self._grammars = GrammarCompiler(self.tokenizer, self.engine.config.vocab_size, self._end)
@@ -301,6 +301,7 @@ class ChatEngine:
             or options.tool_choice not in ("", "none", "required"),
             # Beams are to differ in their calls; reasoning of their own would fill them instead.
             may_think=options.candidates == 1,
+            reply_schema=options.reply_schema,
         )
 
 
