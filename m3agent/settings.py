@@ -36,7 +36,8 @@ ThemeName = Literal["dark", "light", "contrast", "none"]
 Notify = Literal["bell", "osc", "off"]
 SWITCH_KEYS = ("screen_reader", "cuda_graphs")
 FILE_KEYS = (
-    "model", "device", "experts", "api_key", "keys", "theme", "notify", "image_rule", "thumbnails", *SWITCH_KEYS, *NUMBER_KEYS
+    "model", "device", "experts", "api_key", "keys", "theme", "notify", "image_rule", "thumbnails",
+    *SWITCH_KEYS, *NUMBER_KEYS,
 )  # fmt: skip
 TABLE_KEYS = ("mcp",)
 """Tables in the config file, for instance [mcp.github]."""
