@@ -21,14 +21,23 @@ if TYPE_CHECKING:
     from m3_tools.secret import Secrets
     from m3agent.permissions.rules import Rule
 
-NUMBER_KEYS = ("max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens", "disk_cache_gb")
+NUMBER_KEYS = (
+    "max_steps",
+    "time_limit_s",
+    "temperature",
+    "max_tokens",
+    "repository_tokens",
+    "disk_cache_gb",
+    "expert_bits",
+)
 ImageRule = Literal["long_side", "area"]
 Device = Literal["auto", "cpu", "cuda"]
 ThemeName = Literal["dark", "light", "contrast", "none"]
 Notify = Literal["bell", "osc", "off"]
 SWITCH_KEYS = ("screen_reader", "cuda_graphs")
 FILE_KEYS = (
-    "model", "device", "api_key", "keys", "theme", "notify", "image_rule", "thumbnails", *SWITCH_KEYS, *NUMBER_KEYS
+    "model", "device", "experts", "api_key", "keys", "theme", "notify", "image_rule", "thumbnails",
+    *SWITCH_KEYS, *NUMBER_KEYS,
 )  # fmt: skip
 TABLE_KEYS = ("mcp",)
 """Tables in the config file, for instance [mcp.github]."""
@@ -46,6 +55,10 @@ class Settings:
     """Where a local model computes: `cpu`, `cuda`, or `auto` for a GPU that it fits on and else the CPU."""
     cuda_graphs: bool = True
     """Whether a GPU replays captured decode steps; False starts every operation of every step anew."""
+    experts: str = "auto"
+    """Where a model's routed experts are that a GPU computes: `auto` by room, or `cpu` for a CPU that computes them."""
+    expert_bits: int = 16
+    """4 rounds routed experts to MXFP4 when they are loaded, which changes answers a little; 16 leaves them."""
     state_dir: Path
     """Where sessions and spilled output live."""
     api_key: str = dataclasses.field(default="", repr=False)
@@ -123,6 +136,10 @@ class Settings:
             raise M3Error(f"theme must be one of {', '.join(get_args(ThemeName))}, not {self.theme!r}")
         if self.notify not in get_args(Notify):
             raise M3Error(f"notify must be one of {', '.join(get_args(Notify))}, not {self.notify!r}")
+        if self.experts not in ("auto", "cpu"):
+            raise M3Error(f"experts must be auto or cpu, not {self.experts!r}")
+        if self.expert_bits not in (16, 4):
+            raise M3Error(f"expert_bits must be 16 or 4, not {self.expert_bits}")
         if self.image_rule not in get_args(ImageRule):
             raise M3Error(f"image_rule must be long_side or area, not {self.image_rule!r}")
         if self.thumbnails not in get_args(Graphics):
@@ -157,6 +174,11 @@ class Settings:
         if self.disk_cache_gb is None:
             return 0 if self.model == "nano" else 50 * 10**9
         return int(self.disk_cache_gb * 1e9)
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """How a local model is put on this machine, as m3_runtime's loading takes it."""
+        return {name: getattr(self, name) for name in ("device", "cuda_graphs", "experts", "expert_bits")}
 
     @property
     def sessions_dir(self) -> Path:

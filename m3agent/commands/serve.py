@@ -92,9 +92,7 @@ def _load(settings: Settings) -> ChatEngine:
     try:
         disk = DiskConfig(folder=prefixes, max_bytes=kept_bytes) if prefixes else None
         rule = None if settings.image_rule == "long_side" else resize_rule(settings.image_rule)
-        return ChatEngine.load(
-            folder, device=settings.device, cuda_graphs=settings.cuda_graphs, disk=disk, image_rule=rule
-        )
+        return ChatEngine.load(folder, disk=disk, image_rule=rule, **settings.placement)
     except (ValueError, OSError, RuntimeError, KeyError) as error:
         raise ModelUnavailable(f"{settings.model} cannot be loaded: {error}") from error
 

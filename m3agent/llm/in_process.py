@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from m3_tools.base import ToolSpec
 from m3agent.images import resize_rule
@@ -29,7 +30,7 @@ from m3agent.llm.protocol import (
 )
 from m3agent.llm.wire import message_to_chat
 from m3agent.messages import Message, ToolCall
-from m3agent.settings import Device, ImageRule
+from m3agent.settings import ImageRule
 
 if TYPE_CHECKING:
     from m3_runtime.chat.events import ChatEvent
@@ -53,10 +54,11 @@ class InProcessModel:
         prefixes_dir: Path | None = None,
         disk_cache_bytes: int = 0,
         image_rule: ImageRule = "long_side",
-        device: Device = "auto",
-        cuda_graphs: bool = True,
+        placement: Mapping[str, Any] = MappingProxyType({}),
     ) -> InProcessModel:
         """Load the checkpoint in `folder`; None is the embedded model. Computed prompts are kept in `prefixes_dir`.
+
+        `placement` says where it computes (Settings.placement).
 
         Errors: Unavailable when torch is missing, or the files are missing, damaged, or of another kind of model.
         """
@@ -72,10 +74,9 @@ class InProcessModel:
             engine = await asyncio.to_thread(
                 ChatEngine.load,
                 folder or "nano",
-                device=device,
-                cuda_graphs=cuda_graphs,
                 disk=disk,
                 image_rule=rule,
+                **placement,
             )
         except (ValueError, OSError, RuntimeError, KeyError) as error:
             raise Unavailable(f"{what} cannot be loaded: {error}") from error

@@ -3,6 +3,8 @@
 Beside the decoder, memory holds one tensor at a time and a bounded part of the files.
 """
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,36 +16,52 @@ from m3_model.checkpoint import Checkpoint
 from m3_model.decoder import Decoder, DecoderLayer
 from m3_model.layers import GatedMlp
 from m3_model.matrix import prepare
-from m3_model.moe import MoE, Router, SeparateExperts, StackedExperts
+from m3_model.moe import Experts, MoE, Router, SeparateExperts, StackedExperts
+from m3_model.offload import CpuExperts, ExpertPlacement, StreamedExperts
+from m3_model.quantization import quantize_4bit
 from m3_model.vision.loading import load_encoder
 
 
 def load_decoder(
-    folder: Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    folder: Path | str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    experts: ExpertPlacement | None = None,
 ) -> Decoder:
     """The decoder of a checkpoint folder, with its image side if it has one, all matrices dequantised to dtype.
 
+    `experts` says where routed experts are, if not with the others, and whether they are rounded to 4 bits.
     Errors: CheckpointError before any tensor is read if the checkpoint is not whole, and for a scale that is no number.
     """
-    return DecoderBuilder(Checkpoint.open(folder), dtype, device).decoder()
+    return DecoderBuilder(Checkpoint.open(folder), dtype, device, experts).decoder()
 
 
 class DecoderBuilder:
     """Reads a checkpoint's tensors into the fused matrices that the layers multiply by."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device | str) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        experts: ExpertPlacement | None = None,
+    ) -> None:
         self.checkpoint = checkpoint
         self.config = checkpoint.config
         self.dtype = dtype
         self.device = device
+        self.experts = experts or ExpertPlacement()
 
     def decoder(self) -> Decoder:
         embedding = self._read(names.EMBEDDING)
         vision = self.config.vision
+        layers = tuple(self._layer(i) for i in range(self.config.num_layers))
+        _look_ahead(layers)
         return Decoder(
             config=self.config,
             embedding_VC=embedding,
-            layers=tuple(self._layer(i) for i in range(self.config.num_layers)),
+            layers=layers,
             norm_C=self._read(names.FINAL_NORM),
             head=prepare(embedding if self.config.tie_word_embeddings else self._read(names.HEAD)),
             vision=load_encoder(self.checkpoint, vision, self.dtype, self.device) if vision is not None else None,
@@ -120,22 +138,62 @@ class DecoderBuilder:
                 experts_per_token=config.experts_per_token,
                 scaling=config.routed_scaling,
             ),
-            experts=self._separate_experts(i) if torch.device(self.device).type == "cpu" else self._stacked_experts(i),
+            experts=self._experts(i),
             shared=self._gated_mlp(f"{prefix}shared_experts."),
         )
+
+    def _experts(self, i: int) -> Experts:
+        place, on_cpu = self.experts, torch.device(self.device).type == "cpu"
+        if place.where == "streamed":
+            host = self._stacked_experts(i, "cpu", pinned=not on_cpu)
+            return StreamedExperts(host, slots=place.slots, device=self.device)
+        if place.bits == 4:
+            return self._stacked_experts(i, self.device)
+        if place.where == "cpu" and not on_cpu:
+            return CpuExperts(self._on("cpu")._separate_experts(i))
+        return self._separate_experts(i) if on_cpu else self._stacked_experts(i, self.device)
+
+    def _on(self, device: str) -> "DecoderBuilder":
+        return DecoderBuilder(self.checkpoint, self.dtype, device, self.experts)
 
     def _separate_experts(self, i: int) -> SeparateExperts:
         prefixes = [names.expert_prefix(i, expert) for expert in range(self.config.num_experts)]
         return SeparateExperts(tuple(self._gated_mlp(prefix, ("w1", "w3", "w2")) for prefix in prefixes))
 
-    def _stacked_experts(self, i: int) -> StackedExperts:
-        config = self.config
-        C, width = config.hidden_size, config.expert_intermediate_size
-        w13_EXC = torch.empty(config.num_experts, 2 * width, C, dtype=self.dtype, device=self.device)
-        w2_ECI = torch.empty(config.num_experts, C, width, dtype=self.dtype, device=self.device)
-        for expert in range(config.num_experts):
-            name = names.expert_prefix(i, expert)
-            self.checkpoint.read_into(w13_EXC[expert, :width], f"{name}w1.weight")
-            self.checkpoint.read_into(w13_EXC[expert, width:], f"{name}w3.weight")
-            self.checkpoint.read_into(w2_ECI[expert], f"{name}w2.weight")
-        return StackedExperts(w13_EXC=w13_EXC, w2_ECI=w2_ECI, alpha=config.swiglu_alpha, limit=config.swiglu_limit)
+    def _stacked_experts(self, i: int, device: torch.device | str, *, pinned: bool = False) -> StackedExperts:
+        """All experts of a layer, one read after the other; those of 4 bits are rounded as they come."""
+        config, four = self.config, self.experts.bits == 4
+        E, C, width = config.num_experts, config.hidden_size, config.expert_intermediate_size
+
+        def made(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+            return torch.empty(E, rows, columns, dtype=dtype, device=device, pin_memory=pinned)
+
+        dtype, packed = (torch.uint8, 2) if four else (self.dtype, 1)
+        w13, w2 = made(2 * width, C // packed, dtype), made(C, width // packed, dtype)
+        scales = (made(2 * width, C // 32, dtype), made(C, width // 32, dtype)) if four else None
+        for expert in range(E):
+            prefix = names.expert_prefix(i, expert)
+            if scales is None:
+                self.checkpoint.read_into(w13[expert, :width], f"{prefix}w1.weight")
+                self.checkpoint.read_into(w13[expert, width:], f"{prefix}w3.weight")
+                self.checkpoint.read_into(w2[expert], f"{prefix}w2.weight")
+                continue
+            gate_up = self._stacked([f"{prefix}w1.weight", f"{prefix}w3.weight"])
+            for target, scale, matrix in (
+                (w13, scales[0], gate_up),
+                (w2, scales[1], self._read(f"{prefix}w2.weight")),
+            ):
+                values, factors = quantize_4bit(matrix)
+                target[expert].copy_(values)
+                scale[expert].copy_(factors)
+        return StackedExperts(
+            w13_EXC=w13, w2_ECI=w2, alpha=config.swiglu_alpha, limit=config.swiglu_limit, scales=scales
+        )
+
+
+def _look_ahead(layers: Sequence[DecoderLayer]) -> None:
+    """Let every layer's streamed experts guess what the next layer will need."""
+    streamed = [layer.mlp for layer in layers if isinstance(layer.mlp, MoE)]
+    for before, after in itertools.pairwise(streamed):
+        if isinstance(before.experts, StreamedExperts) and isinstance(after.experts, StreamedExperts):
+            before.experts.look_ahead(after.router, after.experts)

@@ -1,6 +1,7 @@
 """Routed experts and the shared one. Legend: T tokens, C hidden size, E experts, K experts a token."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -39,10 +40,21 @@ class StackedExperts:
     w2_ECI: Tensor
     alpha: float
     limit: float
+    scales: tuple[Tensor, Tensor] | None = None
+    """Where the two are quantised: what their groups of 32 inputs are multiplied by (m3_kernels.moe_experts)."""
 
     def __call__(self, x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Sum, for each token, the outputs of its experts times their weights. Returns: [T, C]."""
-        return moe_experts(x_TC, self.w13_EXC, self.w2_ECI, ids_TK, weights_TK, alpha=self.alpha, limit=self.limit)
+        return moe_experts(
+            x_TC,
+            self.w13_EXC,
+            self.w2_ECI,
+            ids_TK,
+            weights_TK,
+            alpha=self.alpha,
+            limit=self.limit,
+            scales=self.scales,
+        )
 
 
 @dataclass(frozen=True)
@@ -69,12 +81,18 @@ class SeparateExperts:
         return (outputs_TKC * weights_TK[..., None]).sum(1).to(x_TC.dtype)
 
 
+class Experts(Protocol):
+    """Routed experts, wherever they are."""
+
+    def __call__(self, x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class MoE:
     """Scaled sum of the routed experts plus the shared expert, which is neither gated nor scaled."""
 
     router: Router
-    experts: StackedExperts | SeparateExperts
+    experts: Experts
     shared: GatedMlp
 
     def __call__(self, x_TC: Tensor) -> Tensor:

@@ -43,10 +43,13 @@ def load_chat_engine(
     disk: DiskConfig | None = None,
     image_rule: ResizeRule | None = None,
     cuda_graphs: bool = True,
+    experts: str = "auto",
+    expert_bits: int = 16,
 ) -> ChatEngine:
     """Load a checkpoint folder, or the embedded model for "nano".
 
-    `device` is cpu, cuda, or auto for a GPU that the model fits on (m3_runtime.planner). `max_context` defaults to the
+    `device` is cpu, cuda, or auto for a GPU that the model fits on; `experts` auto, or cpu where it computes with them
+    beside a GPU; `expert_bits` 16, or 4 to round them (m3_runtime.planner). `max_context` defaults to the
     model's limit, at most 16384 tokens; `cache_tokens` to one context and some room for search and kept prefixes. With
     `disk`, prefixes are kept for later runs. `image_rule` says how large images are made (m3_model.vision.resize).
     ValueError (m3_model's CheckpointError is one) if the folder is not a checkpoint.
@@ -64,9 +67,15 @@ def load_chat_engine(
     context = max_context or min(limit, _DEFAULT_CONTEXT)
     num_pages = max(pages_for(cache_tokens or 0), pages_for(context) + _SPARE_PAGES)
     plan = SingleDevicePlan.choose(
-        file_config, wanted=device, dtype=dtype, cache_tokens=num_pages * PAGE_TOKENS, gpu=Gpu.find()
+        file_config,
+        wanted=device,
+        dtype=dtype,
+        cache_tokens=num_pages * PAGE_TOKENS,
+        gpu=Gpu.find(),
+        experts=experts,
+        expert_bits=expert_bits,
     )
-    decoder = load_decoder(path, dtype=DTYPES[plan.dtype], device=plan.device)
+    decoder = load_decoder(path, dtype=DTYPES[plan.dtype], device=plan.device, experts=plan.experts)
     cache = KVCache.zeros(decoder.config, num_pages + SCRATCH_PAGES, dtype=DTYPES[plan.dtype], device=plan.device)
     config = EngineConfig(
         num_pages=num_pages,
@@ -81,7 +90,7 @@ def load_chat_engine(
         disk_cache = DiskCache(
             disk.folder,
             name,
-            fingerprint(path, dtype=plan.dtype, device=plan.device),
+            fingerprint(path, dtype=f"{plan.dtype} {plan.experts}", device=plan.device),
             page_bytes=cache.bytes_per_page,
             max_bytes=disk.max_bytes,
         )

@@ -104,6 +104,8 @@ class ChatEngine:
         disk: DiskConfig | None = None,
         image_rule: ResizeRule | None = None,
         cuda_graphs: bool = True,
+        experts: str = "auto",
+        expert_bits: int = 16,
     ) -> ChatEngine:
         """The model of a checkpoint folder, or of the package for "nano"; see m3_runtime.loading."""
         from m3_runtime.loading import load_chat_engine
@@ -118,6 +120,8 @@ class ChatEngine:
             disk=disk,
             image_rule=image_rule,
             cuda_graphs=cuda_graphs,
+            experts=experts,
+            expert_bits=expert_bits,
         )
 
     def close(self) -> None:
@@ -283,7 +287,7 @@ class ChatEngine:
         )
 
     def _grammar(self, tools: Sequence[Mapping[str, Any]], options: ChatOptions) -> GrammarMatcher | None:
-        if not tools and options.tool_choice in ("", "none"):
+        if not tools and options.tool_choice in ("", "none") and options.reply_schema is None:
             return None
         if self._grammars is None:
             self._grammars = GrammarCompiler(self.tokenizer, self.engine.config.vocab_size, self._end)
@@ -297,6 +301,7 @@ class ChatEngine:
             or options.tool_choice not in ("", "none", "required"),
             # Beams are to differ in their calls; reasoning of their own would fill them instead.
             may_think=options.candidates == 1,
+            reply_schema=options.reply_schema,
         )
 
 
