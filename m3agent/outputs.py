@@ -16,6 +16,7 @@ from m3agent.session.store import Session, SessionStore
 from m3agent.settings import Settings
 from m3agent.sinks import EventSink, tee
 from m3agent.ui.clean import clean
+from m3agent.ui.graphics import Graphics
 from m3agent.ui.jsonl import JsonLines, JsonResult
 from m3agent.ui.plain import PlainView
 from m3agent.ui.terminal import TerminalView
@@ -105,7 +106,7 @@ def open_outputs(
     store = SessionStore(settings.sessions_dir, settings.secrets)
     session = store.append(resume) if resume else store.create()
     stream = sys.stderr if result or sys.stderr.isatty() else sys.stdout
-    view = open_view(stream, settings, show_summary=not result)
+    view = open_view(stream, settings, show_summary=not result, thumbnails=settings.thumbnails)
     sinks: list[EventSink] = [view]
     match output:
         case "json":
@@ -118,13 +119,15 @@ def open_outputs(
         yield outputs
 
 
-def open_view(stream: TextIO, settings: Settings, *, show_summary: bool = False) -> View:
+def open_view(stream: TextIO, settings: Settings, *, show_summary: bool = False, thumbnails: Graphics = "off") -> View:
     """The live view on a terminal; the plain one anywhere else, on terminals that cannot move the cursor, and where
     nothing may be drawn twice.
+
+    A saved session gets no `thumbnails`: what its pictures are called and where they lie is only what its file says.
     """
     console = _console(stream)
     if draws_live(stream, settings):
-        return TerminalView(console, theme=settings.theme, hyperlinks=settings.hyperlinks)
+        return TerminalView(console, theme=settings.theme, hyperlinks=settings.hyperlinks, thumbnails=thumbnails)
     if console.is_terminal:
         return PlainView(stream, width=console.width, show_summary=show_summary, tells_activity=True)
     return PlainView(stream, show_summary=show_summary)

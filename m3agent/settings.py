@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from m3agent.errors import M3Error
 from m3agent.forge.access import Forge, configured_forges
+from m3agent.ui.graphics import Graphics, detect
 
 if TYPE_CHECKING:
     from m3_tools.mcp.server import McpServer
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 
 NUMBER_KEYS = ("max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens", "disk_cache_gb")
 ImageRule = Literal["long_side", "area"]
+Device = Literal["auto", "cpu", "cuda"]
 ThemeName = Literal["dark", "light", "contrast", "none"]
 Notify = Literal["bell", "osc", "off"]
-SWITCH_KEYS = ("screen_reader",)
-FILE_KEYS = ("model", "api_key", "keys", "theme", "notify", "image_rule", *SWITCH_KEYS, *NUMBER_KEYS)
+SWITCH_KEYS = ("screen_reader", "cuda_graphs")
+FILE_KEYS = (
+    "model", "device", "api_key", "keys", "theme", "notify", "image_rule", "thumbnails", *SWITCH_KEYS, *NUMBER_KEYS
+)  # fmt: skip
 TABLE_KEYS = ("mcp",)
 """Tables in the config file, for instance [mcp.github]."""
 LIST_KEYS = ("allow", "ask", "deny", "environment", "not_secret")
@@ -38,6 +42,10 @@ class Settings:
 
     model: str = "nano"
     """Which model answers: `nano`, a checkpoint folder, a hub id, a URL, or `scripted:FILE`."""
+    device: Device = "auto"
+    """Where a local model computes: `cpu`, `cuda`, or `auto` for a GPU that it fits on and else the CPU."""
+    cuda_graphs: bool = True
+    """Whether a GPU replays captured decode steps; False starts every operation of every step anew."""
     state_dir: Path
     """Where sessions and spilled output live."""
     api_key: str = dataclasses.field(default="", repr=False)
@@ -72,6 +80,8 @@ class Settings:
     """Whether the terminal is known to show links that can be clicked."""
     image_rule: ImageRule = "long_side"
     """How large a local model reads an image: `long_side` up to 2016 pixels, or `area` up to 672 x 672."""
+    thumbnails: Graphics = "off"
+    """How pictures are shown on the terminal. In the config file also `auto`, which it is where nothing is said."""
     sandbox: bool = True
     """Whether commands run inside the operating system's sandbox; False (--no-sandbox) gives them all your rights."""
     network: bool = False
@@ -107,12 +117,17 @@ class Settings:
             raise M3Error(f"temperature must lie between 0 and 2, not {self.temperature}")
         if self.keys not in ("emacs", "vi"):
             raise M3Error(f"keys must be emacs or vi, not {self.keys!r}")
+        if self.device not in get_args(Device):
+            raise M3Error(f"device must be auto, cpu or cuda, not {self.device!r}")
         if self.theme not in get_args(ThemeName):
             raise M3Error(f"theme must be one of {', '.join(get_args(ThemeName))}, not {self.theme!r}")
         if self.notify not in get_args(Notify):
             raise M3Error(f"notify must be one of {', '.join(get_args(Notify))}, not {self.notify!r}")
         if self.image_rule not in get_args(ImageRule):
             raise M3Error(f"image_rule must be long_side or area, not {self.image_rule!r}")
+        if self.thumbnails not in get_args(Graphics):
+            names = ", ".join(get_args(Graphics))
+            raise M3Error(f"thumbnails must be auto, {names}, not {self.thumbnails!r}")
         if self.allow or self.ask or self.deny:
             _ = self.rules  # a rule that cannot be read is told at once
 
@@ -174,6 +189,8 @@ def load_settings(*, environ: Mapping[str, str] | None = None, repo: Path | None
     values["cache_dir"] = _cache_dir(env)
     values["secret_values"] = _secret_values(env)
     values.update({name: value for name, value in chosen.items() if value is not None})
+    if env.get("NO_COLOR") or values.get("thumbnails", "auto") == "auto":
+        values["thumbnails"] = detect(env)
     return Settings(**values)
 
 

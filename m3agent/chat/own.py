@@ -8,7 +8,6 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from m3_tools.base import Tool, ToolResult, call_tool
-from m3_tools.screenshot.dropped import dropped_path
 from m3_tools.shell import MAX_TIMEOUT_S, ShellTool
 from m3agent.events import ToolEnded, ToolOutput, ToolStarted
 from m3agent.loop import WHILE_IT_RAN
@@ -17,10 +16,6 @@ from m3agent.session.export import fenced
 
 if TYPE_CHECKING:
     from m3agent.chat.talk import Chat
-
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".svg")
-"""Names of files that are taken as pictures when they are dropped on the terminal."""
-MAX_PATH_CHARACTERS = 4096
 
 
 async def run_for_person(chat: Chat, tool: Tool[Any], arguments: dict[str, Any], what: str) -> None:
@@ -59,14 +54,3 @@ async def shell(chat: Chat, command: str) -> None:
         return
     what = f"I ran this command myself:\n{fenced(command, 'bash')}"
     await run_for_person(chat, ShellTool(), {"command": command, "timeout_s": MAX_TIMEOUT_S}, what)
-
-
-def is_picture(text: str) -> bool:
-    """Whether a pasted text is the path of a picture: one line, as terminals write it when a file is dropped."""
-    if len(text) > MAX_PATH_CHARACTERS or "\n" in text.strip() or "\r" in text.strip():
-        return False
-    path = dropped_path(text)
-    try:
-        return path.is_absolute() and path.suffix.lower() in PICTURES and path.is_file()
-    except (OSError, ValueError):  # too long, or a NUL
-        return False

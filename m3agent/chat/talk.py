@@ -17,10 +17,12 @@ from m3agent.chat import own
 from m3agent.chat.custom import custom_commands
 from m3agent.chat.inbox import Inbox
 from m3agent.chat.meter import Meter
+from m3agent.chat.pictures import Pictures
 from m3agent.chat.resume import Request
 from m3agent.chat.status import status_line
+from m3agent.errors import M3Error
 from m3agent.events import Notice, RequestStarted, Said
-from m3agent.images import image_part, told
+from m3agent.images import image_part, parts_for, read_clipboard_image, read_images, told
 from m3agent.llm.protocol import LanguageModel, ModelError
 from m3agent.loop import run_loop
 from m3agent.messages import Message, user
@@ -69,6 +71,7 @@ class Chat:
         self._seed = seed
         self._attached: list[Picture] = []
         """Pictures that go with the next message."""
+        self.pictures = Pictures()
         self._inbox = Inbox()
         self._lines = lines or PipeInput()
         self._running: asyncio.Task[None] | None = None
@@ -117,12 +120,6 @@ class Chat:
         else:
             self._inbox.put(line, later=later)
 
-    def pasted(self, text: str) -> bool:
-        if not own.is_picture(text):
-            return False
-        self._run_beside(f"/image {text.strip()}")
-        return True
-
     def _run_beside(self, line: str) -> None:
         """Run a command now, whatever else runs."""
         task = asyncio.create_task(self._command(line))
@@ -161,15 +158,43 @@ class Chat:
     def attach(self, *pictures: Picture) -> None:
         """Let the pictures go with the next message. A model that reads text only gets none, and that is told."""
         info = self.model.info
-        for line in told(pictures, info, self.settings.image_rule):
-            self.notice(line, "info" if info.reads_images else "warning")
+        self._tell(*pictures)
         if info.reads_images:
             self._attached += pictures
+
+    def _tell(self, *pictures: Picture) -> None:
+        for notice in told(pictures, self.model.info, self.settings.image_rule, self.out.spill_dir):
+            self.sink(notice)
+        if not self.working:
+            self.out.view.close()
+
+    def picture_name(self, path: Path | None) -> str:
+        return self.pictures.new_name(path)
+
+    async def take_picture(self, name: str, path: Path | None) -> bool:
+        """Read what was pasted under this name: a file or, without a path, the clipboard. False after saying why not.
+
+        It goes with the message in which the name stands.
+        """
+        try:
+            picture = await asyncio.to_thread(self._read_picture, path)
+        except M3Error as error:
+            self.notice(str(error), "warning")
+            return False
+        self.pictures.add(name, picture)
+        self._tell(picture)
+        return True
+
+    def _read_picture(self, path: Path | None) -> Picture:
+        if path is None:
+            return read_clipboard_image(self.settings.command_environment)
+        (picture,) = read_images([path])
+        return picture
 
     def _heard(self, line: str) -> Message:
         self.sink(Said(text=line))
         images, self._attached = [image_part(picture) for picture in self._attached], []
-        return user(line, *images)
+        return user(line, *images, *parts_for(self.pictures.named_in(line), self.model.info))
 
     def _heard_meanwhile(self) -> Sequence[Message]:
         return [self._heard(line) for line in self._lines.messages()]

@@ -8,7 +8,8 @@ import click
 
 from m3agent.approval import Mode
 from m3agent.commands.options import (
-    image_option,
+    device_option,
+    image_options,
     mode_option,
     model_option,
     repo_option,
@@ -17,14 +18,16 @@ from m3agent.commands.options import (
 )
 from m3agent.commands.trust import offer
 from m3agent.images import read_images
-from m3agent.settings import load_settings
+from m3agent.settings import Device, load_settings
 from m3agent.signals import run_command
+from m3agent.ui.graphics import Graphics
 
 
 @click.command()
 @click.argument("prompt", default="")
 @repo_option
 @model_option
+@device_option
 @mode_option("plan", "ask", "edit", "auto", default="ask")
 @click.option(
     "--resume",
@@ -34,17 +37,19 @@ from m3agent.signals import run_command
     help="Go on with a past chat, without an ID with the last one here; `m3 sessions list` shows the ids.",
 )
 @click.option("--screen-reader", is_flag=True, default=None, help="Draw nothing twice: plain lines only.")
-@image_option
+@image_options
 @sandbox_options
 @seed_option
 def command(
     prompt: str,
     repo: Path,
     model: str | None,
+    device: Device | None,
     mode: Mode,
     resume: str | None,
     screen_reader: bool | None,
     images: tuple[Path, ...],
+    thumbnails: Graphics | None,
     seed: int | None,
     sandbox: bool | None,
     network: bool | None,
@@ -56,7 +61,15 @@ def command(
     from m3agent.chat.session import chat
 
     offer(repo)
-    settings = load_settings(repo=repo, model=model, sandbox=sandbox, network=network, screen_reader=screen_reader)
+    settings = load_settings(
+        repo=repo,
+        model=model,
+        device=device,
+        sandbox=sandbox,
+        network=network,
+        thumbnails=thumbnails,
+        screen_reader=screen_reader,
+    )
     pictures = read_images(images)
     return run_command(
         lambda: chat(settings, repo, mode=mode, first=prompt, pictures=pictures, resume=resume, seed=seed)

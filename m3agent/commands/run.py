@@ -12,7 +12,8 @@ import click
 from m3agent.approval import Mode
 from m3agent.commands.options import (
     budget_options,
-    image_option,
+    device_option,
+    image_options,
     mode_option,
     model_option,
     output_option,
@@ -25,8 +26,9 @@ from m3agent.events import Notice, RunEnded, RunStarted
 from m3agent.exits import Exit
 from m3agent.images import parts_for, read_images, told
 from m3agent.outputs import OutputFormat, open_outputs
-from m3agent.settings import Settings, load_settings
+from m3agent.settings import Device, Settings, load_settings
 from m3agent.signals import interrupt_exit, model_exit, run_command
+from m3agent.ui.graphics import Graphics
 
 if TYPE_CHECKING:
     from m3_tools.screenshot.picture import Picture
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
 @click.argument("prompt")
 @repo_option
 @model_option
-@image_option
+@device_option
+@image_options
 @mode_option("plan", "edit", "auto", default="edit")
 @budget_options
 @sandbox_options
@@ -46,7 +49,9 @@ def command(
     prompt: str,
     repo: Path,
     model: str | None,
+    device: Device | None,
     images: tuple[Path, ...],
+    thumbnails: Graphics | None,
     mode: Mode,
     max_steps: int | None,
     time_limit_s: float | None,
@@ -60,7 +65,14 @@ def command(
     Nothing is asked: a call that needs an approval is refused, and when the task ends there the exit code is 6.
     """
     settings = load_settings(
-        repo=repo, model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
+        repo=repo,
+        model=model,
+        device=device,
+        max_steps=max_steps,
+        time_limit_s=time_limit_s,
+        sandbox=sandbox,
+        network=network,
+        thumbnails=thumbnails,
     )
     task = sys.stdin.read() if prompt == "-" else prompt
     if not task.strip():
@@ -125,8 +137,8 @@ async def _run(
             )
             try:
                 work = await open_workspace(settings, model.info, repo, command="run", outputs=out)
-                for line in told(pictures, model.info, settings.image_rule):
-                    out.sink(Notice(text=line, level="info" if model.info.reads_images else "warning"))
+                for notice in told(pictures, model.info, settings.image_rule, out.spill_dir):
+                    out.sink(notice)
                 work.conversation.add(user(task, *parts_for(pictures, model.info)))
                 result = await run_loop(
                     model,

@@ -29,7 +29,7 @@ from m3agent.llm.protocol import (
 )
 from m3agent.llm.wire import message_to_chat
 from m3agent.messages import Message, ToolCall
-from m3agent.settings import ImageRule
+from m3agent.settings import Device, ImageRule
 
 if TYPE_CHECKING:
     from m3_runtime.chat.events import ChatEvent
@@ -53,6 +53,8 @@ class InProcessModel:
         prefixes_dir: Path | None = None,
         disk_cache_bytes: int = 0,
         image_rule: ImageRule = "long_side",
+        device: Device = "auto",
+        cuda_graphs: bool = True,
     ) -> InProcessModel:
         """Load the checkpoint in `folder`; None is the embedded model. Computed prompts are kept in `prefixes_dir`.
 
@@ -67,7 +69,14 @@ class InProcessModel:
         disk = DiskConfig(folder=prefixes_dir, max_bytes=disk_cache_bytes) if prefixes_dir else None
         rule = None if image_rule == "long_side" else resize_rule(image_rule)  # None: the long side of its config
         try:
-            engine = await asyncio.to_thread(ChatEngine.load, folder or "nano", disk=disk, image_rule=rule)
+            engine = await asyncio.to_thread(
+                ChatEngine.load,
+                folder or "nano",
+                device=device,
+                cuda_graphs=cuda_graphs,
+                disk=disk,
+                image_rule=rule,
+            )
         except (ValueError, OSError, RuntimeError, KeyError) as error:
             raise Unavailable(f"{what} cannot be loaded: {error}") from error
         return cls(engine)
@@ -80,6 +89,7 @@ class InProcessModel:
             context_tokens=engine.context_tokens,
             is_nano=engine.is_nano,
             reads_images=engine.reads_images,
+            note=engine.plan.sentence if engine.plan is not None and engine.plan.was_a_choice else "",
         )
 
     async def stream(

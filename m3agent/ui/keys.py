@@ -31,6 +31,7 @@ KEYS = {
     "Ctrl-O": "show the last reasoning whole",
     "Ctrl-R": "search earlier messages",
     "Ctrl-X Ctrl-E": "write in $EDITOR",
+    "Ctrl-V, Alt+V": "the picture on the clipboard; a picture file can be dropped or its path pasted",
     "@": "a file of the repository",
     "!": "run a command yourself; the model sees what it gave",
 }
@@ -42,6 +43,7 @@ def chat_keys(screen: Screen) -> KeyBindings:
     working = Condition(lambda: listener.working)
     empty = Condition(lambda: not draft.text)
     writing = ~is_searching
+    asked_nothing = Condition(lambda: screen.answer is None)
     last_ctrl_c = float("-inf")
 
     @keys.add("enter", filter=writing)
@@ -65,8 +67,13 @@ def chat_keys(screen: Screen) -> KeyBindings:
 
     @keys.add(Keys.BracketedPaste)
     def _(event: KeyPressEvent) -> None:
-        if screen.answer is not None or not listener.pasted(event.data):
+        if screen.answer is not None or not screen.pictures.paste(event.data):
             draft.insert_text(screen.pastes.add(event.data))
+
+    @keys.add("c-v", filter=asked_nothing & writing)
+    @keys.add("escape", "v", filter=asked_nothing & writing & emacs_mode)  # some terminals keep Ctrl-V for themselves
+    def _(event: KeyPressEvent) -> None:
+        screen.pictures.paste("")
 
     @keys.add("c-o", filter=writing)
     def _(event: KeyPressEvent) -> None:

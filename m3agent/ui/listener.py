@@ -6,8 +6,10 @@ from typing import Protocol
 
 from rich.text import Text
 
+from m3agent.ui.pictures import Taker
 
-class Listener(Protocol):
+
+class Listener(Taker, Protocol):
     @property
     def working(self) -> bool: ...
 
@@ -21,10 +23,6 @@ class Listener(Protocol):
 
     def submit(self, line: str, *, later: bool = False) -> None:
         """A line was sent. `later`: not for what runs now, but after it."""
-        ...
-
-    def pasted(self, text: str) -> bool:
-        """A text was pasted or dropped. True if it was taken, as a picture is; then it does not enter the draft."""
         ...
 
     def stop(self) -> None:

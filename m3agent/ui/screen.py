@@ -45,6 +45,7 @@ from m3agent.ui.face import Face
 from m3agent.ui.keys import chat_keys
 from m3agent.ui.listener import Listener
 from m3agent.ui.paste import Pastes
+from m3agent.ui.pictures import PastedPictures
 from m3agent.ui.surface import REDRAWS_PER_SECOND
 from m3agent.ui.themes import LOOKS, use_theme
 
@@ -78,6 +79,7 @@ class Screen(Face):
             multiline=True,
             tempfile_suffix=".md",
         )
+        self.pictures = PastedPictures(self.draft, listener)
         self._hint = ""
         self.answer: asyncio.Future[str] | None = None
         """Set while a question waits."""
@@ -193,6 +195,9 @@ class Screen(Face):
 
         `later`: it is not for what runs now, but for afterwards.
         """
+        if not self.pictures.are_read:
+            self.pictures.then(lambda: self.send(later=later))
+            return
         text = self.pastes.expand(self.draft.text)
         if self.answer is not None:
             if text.strip() and not self.answer.done():

@@ -6,7 +6,7 @@ Scrollback stays the terminal's own, and the cost of a redraw does not grow with
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, Group, RenderableType
@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text
 
+from m3_tools.base import DisplayBlock, PictureBlock
 from m3agent.events import (
     AnswerText,
     Aside,
@@ -38,11 +39,13 @@ from m3agent.events import (
 from m3agent.settings import ThemeName
 from m3agent.ui.blocks import Block, BlockSplitter
 from m3agent.ui.clean import clean, one_line
+from m3agent.ui.graphics import Graphics
 from m3agent.ui.markdown import answer_block, plain_text
 from m3agent.ui.progress import Progress
 from m3agent.ui.render import aside, candidate_line, marked, render, seconds, tool_ended, tool_started, turn_line
 from m3agent.ui.surface import LiveSurface, Surface
 from m3agent.ui.themes import use_theme
+from m3agent.ui.thumbnail import Thumbnail
 
 TAIL_CHARACTERS = 4000
 CHARACTERS_A_TOKEN = 4
@@ -62,9 +65,11 @@ class TerminalView:
         clock: Callable[[], float] = time.monotonic,
         theme: ThemeName | None = "dark",
         hyperlinks: bool = False,
+        thumbnails: Graphics = "off",
     ):
         """`theme` None leaves the styles of the console as they are."""
         self.console = console
+        self._thumbnails = thumbnails
         if theme is not None:
             use_theme(console, theme)
         self.surface: Surface = LiveSurface(console)
@@ -119,6 +124,10 @@ class TerminalView:
             case ToolEnded():
                 started = self._calls.pop(event.call_id, None)
                 self._print(tool_ended(event, started.arguments if started else None))
+                self._print_pictures(event.display)
+            case Notice():
+                self._print(render(event))
+                self._print_pictures(event.pictures)
             case CandidateTried():
                 self._candidates.append(event)
             case Aside():
@@ -157,6 +166,12 @@ class TerminalView:
     def _print(self, shown: RenderableType | None) -> None:
         if shown is not None:
             self.surface.print(shown)
+
+    def _print_pictures(self, blocks: Iterable[DisplayBlock]) -> None:
+        if self._thumbnails != "off":
+            for block in blocks:
+                if isinstance(block, PictureBlock):
+                    self._print(Thumbnail(block, self._thumbnails))
 
     def _print_answer(self, block: Block) -> None:
         if block.text.strip():

@@ -14,6 +14,7 @@ from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
 from m3_runtime.config import PAGE_TOKENS, EngineConfig, pages_for
 from m3_runtime.disk_cache import DiskCache
+from m3_runtime.graphs import DecodeGraphs
 from m3_runtime.pages import PagePool, PageTable
 from m3_runtime.prefix_cache import PrefixCache
 from m3_runtime.request import (
@@ -53,7 +54,8 @@ class Engine:
         self.config = config
         self.pool = PagePool(cache, config.num_pages)
         self.prefix_cache = PrefixCache(self.pool, disk) if config.prefix_cache else None
-        self.runner = Runner(decoder, cache, config.encoding_bytes)
+        graphs = DecodeGraphs.open(decoder, cache, config)
+        self.runner = Runner(decoder, cache, config.encoding_bytes, graphs)
         self._scheduler = Scheduler(config, self.pool, self.prefix_cache)
         self._sequences: dict[int, Sequence] = {}
         self._mailboxes: dict[int, deque[Output]] = {}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 import m3_model
 from m3_model.cache import KVCache
 from m3_model.config import M3Config
@@ -18,12 +16,12 @@ from m3_runtime.chat.session import ChatEngine
 from m3_runtime.chat.syntax import IMAGE, IMAGE_END, IMAGE_START, VIDEO
 from m3_runtime.chat.template import ChatTemplate
 from m3_runtime.chat.viewer import Viewer
-from m3_runtime.config import DiskConfig, EngineConfig, pages_for
+from m3_runtime.config import PAGE_TOKENS, SCRATCH_PAGES, DiskConfig, EngineConfig, pages_for
 from m3_runtime.disk_cache import DiskCache
 from m3_runtime.engine import Engine
 from m3_runtime.fingerprint import fingerprint
+from m3_runtime.planner import DTYPES, Gpu, SingleDevicePlan
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _DEFAULT_CONTEXT = 16384
 _SPARE_PAGES = 256
 """Pages beside one full context, for the last pages of search beams and for kept prefixes."""
@@ -38,36 +36,44 @@ def load_chat_engine(
     folder: str | Path,
     *,
     name: str = "",
-    dtype: str = "float32",
+    dtype: str = "auto",
     device: str = "cpu",
     max_context: int | None = None,
     cache_tokens: int | None = None,
     disk: DiskConfig | None = None,
     image_rule: ResizeRule | None = None,
+    cuda_graphs: bool = True,
 ) -> ChatEngine:
     """Load a checkpoint folder, or the embedded model for "nano".
 
-    `max_context` defaults to the model's limit, at most 16384 tokens; `cache_tokens` to one context and some room for
-    search and kept prefixes. With `disk`, prefixes are kept for later runs. `image_rule` says how large images are made
-    (m3_model.vision.resize). ValueError (m3_model's CheckpointError is one) if the folder is not a checkpoint.
+    `device` is cpu, cuda, or auto for a GPU that the model fits on (m3_runtime.planner). `max_context` defaults to the
+    model's limit, at most 16384 tokens; `cache_tokens` to one context and some room for search and kept prefixes. With
+    `disk`, prefixes are kept for later runs. `image_rule` says how large images are made (m3_model.vision.resize).
+    ValueError (m3_model's CheckpointError is one) if the folder is not a checkpoint.
     """
     is_nano = folder == "nano"
     path = nano_folder() if is_nano else Path(folder)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path} has no config.json; give the folder of an M3 checkpoint")
-    if dtype not in _DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; use {', '.join(_DTYPES)}")
-    limit = M3Config.from_folder(path).max_positions
+    file_config = M3Config.from_folder(path)
+    limit = file_config.max_positions
     if max_context is not None and max_context > limit:
         raise ValueError(f"max_context is {max_context}; this model reads at most {limit} tokens")
     tokenizer = Tokenizer.from_folder(path)
     template = ChatTemplate.from_folder(path)
-    decoder = load_decoder(path, dtype=_DTYPES[dtype], device=device)
     context = max_context or min(limit, _DEFAULT_CONTEXT)
     num_pages = max(pages_for(cache_tokens or 0), pages_for(context) + _SPARE_PAGES)
-    cache = KVCache.zeros(decoder.config, num_pages, dtype=_DTYPES[dtype], device=device)
+    plan = SingleDevicePlan.choose(
+        file_config, wanted=device, dtype=dtype, cache_tokens=num_pages * PAGE_TOKENS, gpu=Gpu.find()
+    )
+    decoder = load_decoder(path, dtype=DTYPES[plan.dtype], device=plan.device)
+    cache = KVCache.zeros(decoder.config, num_pages + SCRATCH_PAGES, dtype=DTYPES[plan.dtype], device=plan.device)
     config = EngineConfig(
-        num_pages=num_pages, max_context=context, vocab_size=min(len(tokenizer), decoder.config.vocab_size)
+        num_pages=num_pages,
+        max_context=context,
+        vocab_size=min(len(tokenizer), decoder.config.vocab_size),
+        prefill_chunk=plan.prefill_chunk,
+        cuda_graphs=cuda_graphs,
     )
     name = name or ("m3-nano" if is_nano else path.resolve().name)
     disk_cache = None
@@ -75,7 +81,7 @@ def load_chat_engine(
         disk_cache = DiskCache(
             disk.folder,
             name,
-            fingerprint(path, dtype=dtype, device=device),
+            fingerprint(path, dtype=plan.dtype, device=plan.device),
             page_bytes=cache.bytes_per_page,
             max_bytes=disk.max_bytes,
         )
@@ -86,6 +92,7 @@ def load_chat_engine(
         name=name,
         is_nano=is_nano,
         viewer=_viewer(decoder.vision.config, tokenizer, image_rule) if decoder.vision is not None else None,
+        plan=plan,
     )
 
 

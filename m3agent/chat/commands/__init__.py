@@ -67,7 +67,7 @@ COMMANDS = {
     "/compact": Command(help="replace the conversation by a summary of it", run=past.compact),
     "/btw": Command(help="/btw QUESTION asks aside: neither it nor the answer is kept", run=past.btw, instant=True),
     "/diff": Command(help="what changed since the last commit; /diff PATH", run=work.diff),
-    "/image": Command(help="a picture that goes with your next message; /image FILE", run=work.image),
+    "/image": Command(help="the clipboard's picture goes with your next message; /image FILE", run=work.image),
     "/undo": Command(help="put back the files that the last request changed", run=work.undo),
     "/rewind": Command(help="go back to before a request: conversation and files; /rewind NUMBER", run=past.rewind),
     "/fork": Command(help="go on in a new session with the same past", run=past.fork),

@@ -40,7 +40,11 @@ async def model(chat: Chat, rest: str) -> None:
         return
     try:
         settings = load_settings(
-            repo=chat.repo, model=rest, sandbox=chat.settings.sandbox, network=chat.settings.network
+            repo=chat.repo,
+            model=rest,
+            device=chat.settings.device,
+            sandbox=chat.settings.sandbox,
+            network=chat.settings.network,
         )
         opened = await open_model(settings)
     except (M3Error, ModelError) as error:
@@ -48,7 +52,8 @@ async def model(chat: Chat, rest: str) -> None:
         return
     await chat.model.aclose()
     chat.settings, chat.model = settings, opened
-    chat.notice(f"{opened.info.name} answers from now on")
+    where = f", {opened.info.note}" if opened.info.note else ""
+    chat.notice(f"{opened.info.name} answers from now on{where}")
 
 
 async def context(chat: Chat, rest: str) -> None:

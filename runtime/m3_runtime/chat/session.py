@@ -22,6 +22,7 @@ from m3_runtime.chat.turn import Answer
 from m3_runtime.chat.viewer import Shown, Viewer, place
 from m3_runtime.config import DiskConfig
 from m3_runtime.engine import Engine
+from m3_runtime.planner import SingleDevicePlan
 from m3_runtime.request import Output, PromptTooLong, Request
 from m3_runtime.request import PrefillProgress as TokensRead
 
@@ -75,6 +76,7 @@ class ChatEngine:
         name: str,
         is_nano: bool = False,
         viewer: Viewer | None = None,
+        plan: SingleDevicePlan | None = None,
     ):
         end = tokenizer.token_id(END_OF_TURN)
         if end is None:
@@ -82,6 +84,7 @@ class ChatEngine:
         self.engine, self.tokenizer, self.name, self.is_nano = engine, tokenizer, name, is_nano
         self.context_tokens = engine.config.max_context
         self.reads_images = viewer is not None
+        self.plan = plan
         self._viewer = viewer
         self._end = end
         self._encoder = PromptEncoder(template, tokenizer)
@@ -94,12 +97,13 @@ class ChatEngine:
         folder: str | Path,
         *,
         name: str = "",
-        dtype: str = "float32",
+        dtype: str = "auto",
         device: str = "cpu",
         max_context: int | None = None,
         cache_tokens: int | None = None,
         disk: DiskConfig | None = None,
         image_rule: ResizeRule | None = None,
+        cuda_graphs: bool = True,
     ) -> ChatEngine:
         """The model of a checkpoint folder, or of the package for "nano"; see m3_runtime.loading."""
         from m3_runtime.loading import load_chat_engine
@@ -113,6 +117,7 @@ class ChatEngine:
             cache_tokens=cache_tokens,
             disk=disk,
             image_rule=image_rule,
+            cuda_graphs=cuda_graphs,
         )
 
     def close(self) -> None:
