@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from m3agent.messages import ToolCall, assistant
+from m3agent.messages import Message, ToolCall, assistant
 from tests.agent.chat.terminal import Terminal
+from tests.contracts.played_server import chunks
 
 ANSWER = """The sum was a **difference**.
 
@@ -39,7 +40,12 @@ def call(number: int, name: str, **arguments: Any) -> ToolCall:
 
 
 def turns() -> list[Any]:
-    """What the model says in the conversation."""
+    """What the model says in the conversation, in one token each: a speed would differ from run to run."""
+    usage = {"prompt_tokens": 11, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 8}}
+    return [[*chunks(said)[:-2], {"choices": [], "usage": usage}, "[DONE]"] for said in _said()]
+
+
+def _said() -> list[Message]:
     return [
         assistant("I look first.", reasoning="Where is it? " * 20, calls=(call(1, "read", path="sums.py"),)),
         assistant(calls=(call(2, "edit", path="sums.py", old="    return a - b", new="    return b + a"),)),
