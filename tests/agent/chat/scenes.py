@@ -26,10 +26,11 @@ def add(a, b):
 | `add(1, 2)` = -1 | 3 |
 """
 SETTLES_S = 0.4
+_SPINNER = re.compile(r"[\u2800-\u28ff]")
 _CHANGES = (
     (re.compile(r" · \d+\.\d s\b| · \d+ tokens/s| · \d+/s"), ""),
     (re.compile(r"thought for (?:a moment|\d+\.\d s)"), "thought for #"),
-    (re.compile(r"[\u2800-\u28ff]"), "*"),
+    (_SPINNER, "*"),
     (re.compile(r" · \d+ s\b"), " · # s"),
     (re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}"), "ID"),
 )
@@ -73,7 +74,7 @@ def walk(terminal: Terminal, shot: Callable[[str], None]) -> None:
     terminal.wait_for("waiting for you: run it?")
     terminal.type("a\r")
     terminal.wait_for("-1")
-    terminal.wait_for("72 % cached")
+    terminal.wait_until(lambda: not _SPINNER.search("\n".join(terminal.display())))
     shot("answer")
     terminal.type("\x0cwait for it")
     terminal.press("Enter")
