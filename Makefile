@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow soak lint bench bench-generate bench-kernels bench-stack nano clean
+.PHONY: demo test test-slow soak lint bench bench-generate bench-kernels bench-stack bench-terminal pictures kills nano clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,15 @@ bench: $(VENV)/ready  ## the agent on the examples and on held-out bugs (hours)
 
 bench-generate: $(VENV)/ready  ## the engine beside transformers' generate, with nano (minutes)
 	$(BIN)/python -m benchmarks.generate
+
+bench-terminal: $(VENV)/ready  ## the chat's screen beside printing plain text (minutes)
+	$(BIN)/python -m benchmarks.terminal
+
+pictures: $(VENV)/ready  ## the pictures in the docs
+	$(BIN)/python docs/make_pictures.py
+
+kills: $(VENV)/ready  ## 200 chats that are killed at random moments (minutes)
+	$(BIN)/python -m pytest -q -s -m slow tests/agent/chat/test_kills.py
 
 bench-kernels: $(VENV)/ready  ## the kernels, on a GPU
 	$(BIN)/python -m benchmarks.kernels
