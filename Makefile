@@ -6,7 +6,8 @@ export OMP_NUM_THREADS ?= 2
 
 M3_FUZZ_S ?= 600
 
-.PHONY: demo test test-slow nightly soak lint bench bench-tools bench-generate bench-forks bench-realbugs bench-kernels bench-stack nano clean
+.PHONY: demo test test-slow nightly soak lint bench bench-tools bench-generate bench-forks bench-realbugs bench-kernels bench-stack bench-terminal pictures \
+	kills nano clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -51,6 +52,15 @@ bench-forks: $(VENV)/ready  ## what 50 candidates on one prompt cost, with nano 
 
 bench-realbugs: $(VENV)/ready  ## m3 fix on small bugs in real packages from PyPI; goes on where it stopped (hours)
 	$(BIN)/python -m benchmarks.realbugs
+
+bench-terminal: $(VENV)/ready  ## the chat's screen beside printing plain text (minutes)
+	$(BIN)/python -m benchmarks.terminal
+
+pictures: $(VENV)/ready  ## the pictures in the docs
+	$(BIN)/python docs/make_pictures.py
+
+kills: $(VENV)/ready  ## 200 chats that are killed at random moments (minutes)
+	$(BIN)/python -m pytest -q -s -m slow tests/agent/chat/test_kills.py
 
 bench-kernels: $(VENV)/ready  ## the kernels, on a GPU
 	$(BIN)/python -m benchmarks.kernels

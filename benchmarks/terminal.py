@@ -108,7 +108,10 @@ class Person:
         return Text("m3 · auto · 12 % of 1M · 90 % cached · 50 tokens/s", "quiet")
 
     def submit(self, line: str, *, later: bool = False) -> None: ...
-    def pasted(self, text: str) -> bool:
+    def picture_name(self, path: Path | None) -> str:
+        return "picture"
+
+    async def take_picture(self, name: str, path: Path | None) -> bool:
         return False
 
     def stop(self) -> None: ...

@@ -20,14 +20,14 @@ from m3agent.ui.themes import use_theme
 EXAMPLE_PLACES = (Path(__file__).parents[1] / "example", Path(__file__).parents[2] / "examples" / "inventory")
 """Where the bundled example lies: in an installed package, and in the repository of m3."""
 COMMANDS = (
-    ("m3 chat", "talk about the code in this folder"),
-    ("m3 fix --issue 1", "repair a bug and prove it with the tests"),
-    ("m3 run 'a task'", "do one thing; nothing is asked"),
-    ("m3 doctor", "check what m3 needs on this machine"),
+    ("m3 chat", "talk about this code"),
+    ("m3 fix --issue 1", "repair a bug, proven"),
+    ("m3 run 'a task'", "do one task, unasked"),
+    ("m3 doctor", "check this machine"),
 )
 ABOUT_NANO = (
-    ("can", "repair small faults in small Python projects that have tests; works offline, on any machine"),
-    ("cannot", "hold a conversation, plan, or read a large repository: its window is 2,048 tokens"),
+    ("can", "repair small faults in Python projects that have tests, offline"),
+    ("cannot", "converse, plan, or read much: its window is 2,048 tokens"),
 )
 ABOUT_OTHERS = (
     ("can", "read files and a repository that fits its window, edit, run tests and commands, plan"),
@@ -54,7 +54,7 @@ def tour() -> int:
 def page(settings: Settings) -> list[Text]:
     """The lines of the screen; none is longer than 40 columns can fold well."""
     lines = [
-        Text.assemble(("m3 ", "accent.strong"), (__version__, "quiet"), "  a coding agent on your own machine"),
+        Text.assemble(("m3 ", "accent.strong"), (__version__, "quiet"), "  a local coding agent"),
         Text(),
         *(Text.assemble((f"  {command:<18}", "strong"), (what, "quiet")) for command, what in COMMANDS),
         Text(),
@@ -63,8 +63,8 @@ def page(settings: Settings) -> list[Text]:
     for word, what in ABOUT_NANO if settings.model == "nano" else ABOUT_OTHERS:
         lines.append(Text.assemble((f"  {word:<7}", "good" if word == "can" else "warn"), what))
     lines += [
-        Text("A larger one: --model FOLDER (a checkpoint), or --model URL (a server)", "quiet"),
-        Text("Nothing leaves this machine but what you send to a server of your choice.", "quiet"),
+        Text("A larger one: --model FOLDER, or URL", "quiet"),
+        Text("Nothing leaves this machine, but to a server that you choose.", "quiet"),
         Text.assemble(("m3 --help", "strong"), (" lists everything.", "quiet")),
     ]
     return lines

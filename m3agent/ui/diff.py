@@ -45,4 +45,4 @@ def diff_text(path: str, diff: str) -> Text:
 def _row(path: str, number: int, sign: str, code: str) -> Text:
     cut = "…" if len(code) > MAX_CODE_CHARACTERS else ""
     code = visible(code[:MAX_CODE_CHARACTERS]) + cut
-    return Text(f"{number:>4} {sign} ", _SIGNS[sign]).append_text(highlight(code, lexer_of_file(path)))
+    return Text.assemble((f"{number:>4} {sign} ", _SIGNS[sign])).append_text(highlight(code, lexer_of_file(path)))

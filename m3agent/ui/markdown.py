@@ -8,8 +8,9 @@ from typing import ClassVar
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.markdown import CodeBlock, Markdown
+from rich.markdown import CodeBlock, Heading, Markdown
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.text import Text
 
 from m3agent.ui.clean import clean, with_bounded_words
@@ -49,8 +50,31 @@ class _Code(CodeBlock):
         yield Padding(code, (0, 0, 0, 2), expand=False)
 
 
+class _Heading(Heading):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
 class _Markdown(Markdown):
-    elements: ClassVar = {**Markdown.elements, "fence": _Code, "code_block": _Code}
+    """Markdown without blank lines around it: some elements bring their own, and who prints a block knows better."""
+
+    elements: ClassVar = {**Markdown.elements, "fence": _Code, "code_block": _Code, "heading_open": _Heading}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        drawn = (part for part in super().__rich_console__(console, options) if isinstance(part, Segment))
+        lines = list(Segment.split_lines(drawn))
+        while lines and not _words(lines[0]):
+            lines.pop(0)
+        while lines and not _words(lines[-1]):
+            lines.pop()
+        for line in lines:
+            yield from line
+            yield Segment.line()
+
+
+def _words(line: Sequence[Segment]) -> str:
+    return "".join(segment.text for segment in line).strip()
 
 
 def _with_addresses(tokens: Sequence[Token]) -> Iterator[Token]:

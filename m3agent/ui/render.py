@@ -91,7 +91,7 @@ def run_ended(event: RunEnded) -> RenderableType:
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> Text:
     """A call on one line: the tool and what it is about."""
-    text = Text(one_visible_line(name, 40), "strong")
+    text = Text.assemble((one_visible_line(name, 40), "strong"))
     values = dict(arguments)
     for key in ("path", "symbol", "line", "pattern", "command", "tests", "action"):
         if values.get(key) not in (None, "", []):

@@ -78,6 +78,8 @@ class TerminalView:
         self._calls: dict[str, ToolStarted] = {}
         self._blocks = BlockSplitter()
         self._answer = Kept()
+        self._has_block = False
+        """Whether a block of this answer was printed; a blank line stands between blocks."""
         self._thought = Kept()
         self._last_thought = ""
         self._tool_tail = ""
@@ -93,7 +95,7 @@ class TerminalView:
                 self._print(render(event))
                 self._progress.begin("")
             case TurnStarted():
-                self._answer = Kept()
+                self._answer, self._has_block = Kept(), False
                 self._progress.begin("reads")
             case Prefill():
                 self._progress.read(event.done_tokens, event.total_tokens)
@@ -173,7 +175,10 @@ class TerminalView:
 
     def _print_answer(self, block: Block) -> None:
         if block.text.strip():
-            self._print(Padding(answer_block(block.lead + block.text, hyperlinks=self._hyperlinks), (0, 0, 0, 2)))
+            blank = int(self._has_block and not block.lead)
+            shown = answer_block(block.lead + block.text, hyperlinks=self._hyperlinks)
+            self._print(Padding(shown, (blank, 0, 0, 2)))
+            self._has_block = True
 
     def _end_thought(self) -> None:
         if self._thought.length:

@@ -175,7 +175,10 @@ class Hostile:
         return Text(clean(self._text)[:200].replace("\n", " "))
 
     def submit(self, line: str, *, later: bool = False) -> None: ...
-    def pasted(self, text: str) -> bool:
+    def picture_name(self, path: Path | None) -> str:
+        return "picture"
+
+    async def take_picture(self, name: str, path: Path | None) -> bool:
         return False
 
     def stop(self) -> None: ...

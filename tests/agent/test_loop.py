@@ -343,6 +343,22 @@ def test_a_person_may_accept_or_reject_with_a_reason(context: ToolContext, repo:
     assert asked[0].arguments["path"] == "made.py"
 
 
+def test_a_call_that_a_person_changed_is_judged_and_asked_for_anew(context: ToolContext, repo: Path) -> None:
+    asked: list[Question] = []
+
+    async def approve(question: Question) -> Answer:
+        asked.append(question)
+        changed = {**question.arguments, "content": "x = 2\n"} if len(asked) == 1 else None
+        return Answer(accepted=True, arguments=changed)
+
+    bench = Bench([assistant(calls=(call("write", path="made.py", content="x = 1\n"),)), assistant("ok")], context)
+    bench.run(mode="ask", approve=approve)
+    assert (repo / "made.py").read_text() == "x = 2\n"
+    assert [question.arguments["content"] for question in asked] == ["x = 1\n", "x = 2\n"]
+    assert bench.results()[0].text.startswith("The person changed this call before it ran")
+    assert "x = 2" in bench.results()[0].text
+
+
 @pytest.mark.parametrize("name", ["cmd", "command"])
 def test_what_is_judged_and_shown_is_what_would_run(context: ToolContext, repo: Path, name: str) -> None:
     """A parameter under another tool's name is taken, so it must be judged as well."""

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from m3agent.messages import ToolCall, assistant
+from m3agent.messages import Message, ToolCall, assistant
 from tests.agent.chat.terminal import Terminal
+from tests.contracts.played_server import chunks
 
 ANSWER = """The sum was a **difference**.
 
@@ -25,10 +26,11 @@ def add(a, b):
 | `add(1, 2)` = -1 | 3 |
 """
 SETTLES_S = 0.4
+_SPINNER = re.compile(r"[\u2800-\u28ff]")
 _CHANGES = (
     (re.compile(r" · \d+\.\d s\b| · \d+ tokens/s| · \d+/s"), ""),
     (re.compile(r"thought for (?:a moment|\d+\.\d s)"), "thought for #"),
-    (re.compile(r"[\u2800-\u28ff]"), "*"),
+    (_SPINNER, "*"),
     (re.compile(r" · \d+ s\b"), " · # s"),
     (re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}"), "ID"),
 )
@@ -39,7 +41,12 @@ def call(number: int, name: str, **arguments: Any) -> ToolCall:
 
 
 def turns() -> list[Any]:
-    """What the model says in the conversation."""
+    """What the model says in the conversation, in one token each: a speed would differ from run to run."""
+    usage = {"prompt_tokens": 11, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 8}}
+    return [[*chunks(said)[:-2], {"choices": [], "usage": usage}, "[DONE]"] for said in _said()]
+
+
+def _said() -> list[Message]:
     return [
         assistant("I look first.", reasoning="Where is it? " * 20, calls=(call(1, "read", path="sums.py"),)),
         assistant(calls=(call(2, "edit", path="sums.py", old="    return a - b", new="    return b + a"),)),
@@ -67,7 +74,7 @@ def walk(terminal: Terminal, shot: Callable[[str], None]) -> None:
     terminal.wait_for("waiting for you: run it?")
     terminal.type("a\r")
     terminal.wait_for("-1")
-    terminal.wait_for("72 % cached")
+    terminal.wait_until(lambda: not _SPINNER.search("\n".join(terminal.display())))
     shot("answer")
     terminal.type("\x0cwait for it")
     terminal.press("Enter")

@@ -19,8 +19,16 @@ class Terminal:
     """`raw` is everything that the program wrote; `text` is the scrollback and the screen as drawn."""
 
     def __init__(
-        self, command: Sequence[str], *, folder: Path, environment: Mapping[str, str], width: int, height: int
+        self,
+        command: Sequence[str],
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        width: int,
+        height: int,
+        told: tuple[int, int] | None = None,
     ):
+        """`told` is the height and the width that the program hears of, if not these."""
         self.raw = ""
         self._screen = pyte.HistoryScreen(width, height, history=5000, ratio=1.0)
         self._stream = pyte.Stream(self._screen)
@@ -29,7 +37,7 @@ class Terminal:
             list(command[1:]),
             cwd=folder,
             env=dict(environment),
-            dimensions=(height, width),
+            dimensions=told or (height, width),
             encoding="utf-8",
         )
         self._child.delaybeforesend = None

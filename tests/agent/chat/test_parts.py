@@ -31,6 +31,16 @@ def test_a_turn_reads_messages_up_to_the_first_command() -> None:
     assert inbox.waiting == ("!ls", "three")
 
 
+def test_what_is_for_later_is_not_read_by_the_turn_that_runs() -> None:
+    inbox = Inbox()
+    inbox.put("now")
+    inbox.put("afterwards", later=True)
+    inbox.put("after that")
+    assert inbox.messages() == ["now"]
+    assert inbox.messages() == []
+    assert inbox.waiting == ("afterwards", "after that")
+
+
 def test_what_is_held_waits_for_the_next_word_and_keeps_its_order() -> None:
     async def main() -> None:
         inbox = Inbox()

@@ -29,28 +29,24 @@ def test_the_main_views_look_as_they_were_looked_at(talk: Talk, repo: Path, widt
             GOLDEN.mkdir(exist_ok=True)
             path.write_text("\n".join(rows) + "\n", encoding="utf-8")
         kept = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-        found, expected = same_end(comparable(rows, width), comparable(kept, width))
-        if found != expected:
+        if not alike(rows, kept, width):
             differing[name] = (rows, kept)
 
     walk(terminal, shot)
     for name, (rows, kept) in differing.items():
-        found, expected = same_end(comparable(rows, width), comparable(kept, width))
-        assert found == expected, f"{name}:\n" + "\n".join(rows)
+        assert rows == kept, name
     assert "return a + b" in (repo / "sums.py").read_text()
     told = [m["content"] for m in server.requests[2]["messages"] if m["role"] == "tool"]
     assert told[-1].startswith("The person changed this call before it ran")
     assert "Traceback" not in terminal.raw
 
 
-def same_end(found: list[str], expected: list[str]) -> tuple[list[str], list[str]]:
-    """Both without what has scrolled out of one of them: how far depends on the moment at which a menu was drawn."""
-    count = min(len(found), len(expected))
-    assert 4 * count >= 3 * max(len(found), len(expected)), "most of the screen is there"
-    return found[-count:], expected[-count:]
-
-
-def comparable(rows: list[str], width: int) -> list[str]:
-    """The rows; in a narrow terminal the words, without the line at the bottom, which is cut."""
-    rows = "\n".join(rows).rstrip("\n").split("\n")
-    return rows if width >= NARROW else " ".join(rows[:-1]).split()
+def alike(rows: list[str], kept: list[str], width: int) -> bool:
+    """Whether the rows are the same from the bottom up; in a narrow terminal the words, without the last line, which is
+    cut. How far a screen has scrolled depends on how high the lines were that changed meanwhile.
+    """
+    one, other = ("\n".join(part).rstrip("\n").split("\n") for part in (rows, kept))
+    if width < NARROW:
+        one, other = (" ".join(part[:-1]).split() for part in (one, other))
+    shared = min(len(one), len(other))
+    return 3 * shared >= 2 * max(len(one), len(other)) and one[-shared:] == other[-shared:]
