@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -25,21 +26,25 @@ ANSWERED = ("connect", "load")
 _PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
+def main(make_member: Callable[[Callable[[int, int], None]], Member] | None = None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends the others
     if sys.platform == "linux":  # so that a stopped process does not stay behind either
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     commands, lifeline = (Connection(int(number)) for number in sys.argv[1:3])
-    follow(commands, lifeline)
+    follow(commands, lifeline, make_member)
 
 
-def follow(commands: Connection[Any, Any], lifeline: Connection[Any, Any]) -> None:
+def follow(
+    commands: Connection[Any, Any],
+    lifeline: Connection[Any, Any],
+    make_member: Callable[[Callable[[int, int], None]], Member] | None = None,
+) -> None:
     """Do what is commanded until rank 0 closes; never returns."""
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     from m3_runtime.parallel.errors import CutOff, told
     from m3_runtime.parallel.member import Member
 
-    member = Member(lambda done, total: commands.send(("progress", (done, total))))
+    member = (make_member or Member)(lambda done, total: commands.send(("progress", (done, total))))
     threading.Thread(target=_beat, args=(lifeline, member), daemon=True).start()
     commands.send(("ready", os.getpid()))
     while True:

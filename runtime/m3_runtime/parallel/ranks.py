@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from m3_runtime.parallel.errors import CutOff, RankLost, told
+from m3_runtime.parallel.launch import spawn
 from m3_runtime.parallel.member import Member, Place
 from m3_runtime.parallel.watch import Limits, Peer, Watch
 
@@ -53,9 +49,12 @@ class Ranks:
     ) -> Ranks:
         """Start `size` - 1 processes beside this one and connect all. `device` is `cuda`, one GPU a rank, or `cpu`.
 
-        `peers` gives ranks that others started (m3_runtime.parallel.torchrun). Raises RankLost.
+        `peers` gives other ranks instead (m3_runtime.parallel.launch). Raises RankLost, or ValueError while this
+        process leads other ranks already.
         """
-        ranks = cls(size, device=device, limits=limits, start=peers or _spawn)
+        if dist.is_initialized():
+            raise ValueError("this process runs a model on several GPUs already; close that one first")
+        ranks = cls(size, device=device, limits=limits, start=peers or spawn)
         try:
             with ranks.together():
                 ranks._answers("ready")
@@ -176,26 +175,3 @@ class Ranks:
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} (GPU {rank})" if self.device == "cuda" else f"rank {rank}"
-
-
-def _spawn(size: int) -> list[Peer]:
-    """Processes of ranks 1 to size - 1 on this machine."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-    peers = []
-    for rank in range(1, size):
-        ours, theirs = zip(*(socket.socketpair() for _ in range(2)), strict=True)
-        numbers = [end.fileno() for end in theirs]
-        process = subprocess.Popen(
-            # -P: the folder that m3 works in must not be imported from.
-            [sys.executable, "-P", "-m", "m3_runtime.parallel.follower", *map(str, numbers)],
-            pass_fds=numbers,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
-        for end in theirs:
-            end.close()
-        commands, lifeline = (Connection(end.detach()) for end in ours)
-        peers.append(Peer(rank, commands, lifeline, process))
-    return peers
