@@ -35,6 +35,12 @@ class Settings:
 
     model: str = "nano"
     """Which model answers: `nano`, a checkpoint folder, a hub id, a URL, or `scripted:FILE`."""
+    gpus: int = 0
+    """Over how many GPUs a checkpoint folder is spread; 0 loads it on the CPU."""
+    ranks_on_cpu: bool = False
+    """For trials: instead of GPUs, as many processes on the CPU (M3_RANKS_ON_CPU=1)."""
+    torchrun_rank: int | None = None
+    """Which rank this process is where torchrun started it."""
     state_dir: Path
     """Where sessions and spilled output live."""
     api_key: str = dataclasses.field(default="", repr=False)
@@ -87,6 +93,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.model.strip():
             raise M3Error("no model is chosen: give --model nano, a checkpoint folder or a URL")
+        if self.gpus < 0:
+            raise M3Error(f"--gpus must be 1 or more, not {self.gpus}")
         for name in ("max_steps", "time_limit_s", "max_tokens"):
             if not getattr(self, name) > 0:
                 raise M3Error(f"{name} must be greater than 0, not {getattr(self, name)}")
@@ -155,8 +163,29 @@ def load_settings(*, environ: Mapping[str, str] | None = None, repo: Path | None
     values["state_dir"] = _state_dir(env)
     values["cache_dir"] = _cache_dir(env)
     values["secret_values"] = _secret_values(env)
+    values["ranks_on_cpu"] = env.get("M3_RANKS_ON_CPU") == "1"
     values.update({name: value for name, value in chosen.items() if value is not None})
+    _add_torchrun(values, env)
     return Settings(**values)
+
+
+def _add_torchrun(values: dict[str, Any], env: Mapping[str, str]) -> None:
+    """Under torchrun the model is spread over its ranks, whose number --gpus may repeat."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not all(env.get(name) for name in names):
+        return
+    try:
+        rank, size, here = (int(env[name]) for name in names[:3])
+    except ValueError:
+        return
+    if size != here:
+        raise M3Error(
+            f"torchrun started {size} ranks, {here} of them here, and m3 runs on one machine: for more of them start "
+            "a server such as vLLM and give m3 its URL"
+        )
+    if values.get("gpus") not in (None, 0, size):
+        raise M3Error(f"torchrun started {size} ranks and --gpus says {values['gpus']}: leave --gpus out")
+    values["gpus"], values["torchrun_rank"] = size, rank
 
 
 def _config_path(env: Mapping[str, str]) -> Path:

@@ -8,6 +8,7 @@ import click
 
 from m3agent.approval import Mode
 from m3agent.commands.options import (
+    gpus_option,
     image_option,
     mode_option,
     model_option,
@@ -17,6 +18,7 @@ from m3agent.commands.options import (
 )
 from m3agent.commands.trust import offer
 from m3agent.images import read_images
+from m3agent.llm.gpus import follow_if_told
 from m3agent.settings import load_settings
 from m3agent.signals import run_command
 
@@ -25,6 +27,7 @@ from m3agent.signals import run_command
 @click.argument("prompt", default="")
 @repo_option
 @model_option
+@gpus_option
 @mode_option("plan", "ask", "edit", "auto", default="ask")
 @click.option(
     "--resume",
@@ -40,6 +43,7 @@ def command(
     prompt: str,
     repo: Path,
     model: str | None,
+    gpus: int | None,
     mode: Mode,
     resume: str | None,
     images: tuple[Path, ...],
@@ -53,8 +57,10 @@ def command(
     """
     from m3agent.chat.session import chat
 
+    settings = load_settings(repo=repo, model=model, gpus=gpus, sandbox=sandbox, network=network)
+    follow_if_told(settings)
     offer(repo)
-    settings = load_settings(repo=repo, model=model, sandbox=sandbox, network=network)
+    settings = load_settings(repo=repo, model=model, gpus=gpus, sandbox=sandbox, network=network)
     pictures = read_images(images)
     return run_command(
         lambda: chat(settings, repo, mode=mode, first=prompt, pictures=pictures, resume=resume, seed=seed)

@@ -9,6 +9,7 @@ import click
 from m3agent.approval import Mode
 from m3agent.commands.options import (
     budget_options,
+    gpus_option,
     image_option,
     mode_option,
     model_option,
@@ -18,6 +19,7 @@ from m3agent.commands.options import (
     seed_option,
 )
 from m3agent.images import read_images
+from m3agent.llm.gpus import check_gpus, follow_if_told
 from m3agent.outputs import OutputFormat, open_outputs
 from m3agent.settings import Settings, load_settings
 from m3agent.signals import run_command
@@ -46,6 +48,7 @@ from m3agent.signals import run_command
 @click.option("--in-place", is_flag=True, help="Write the proven repair into your files.")
 @click.option("--commit", is_flag=True, help="Commit the proven repair on a new branch; your files stay as they are.")
 @model_option
+@gpus_option
 @budget_options
 @sandbox_options
 @seed_option
@@ -61,6 +64,7 @@ def command(
     in_place: bool,
     commit: bool,
     model: str | None,
+    gpus: int | None,
     max_steps: int | None,
     time_limit_s: float | None,
     seed: int | None,
@@ -82,9 +86,17 @@ def command(
     from m3agent.llm.factory import check_model_name
 
     settings = load_settings(
-        repo=repo, model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
+        repo=repo,
+        model=model,
+        gpus=gpus,
+        max_steps=max_steps,
+        time_limit_s=time_limit_s,
+        sandbox=sandbox,
+        network=network,
     )
+    follow_if_told(settings)
     check_model_name(settings.model)
+    check_gpus(settings)
     chosen = {
         "repo": repo,
         "issue": load_issue(ref, repo, settings),

@@ -20,6 +20,12 @@ repo_option = click.option(
 model_option = click.option(
     "--model", metavar="M", help="nano, a checkpoint folder, or a URL such as http://host:8000/v1."
 )
+gpus_option = click.option(
+    "--gpus",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Spread the checkpoint folder over N GPUs of this machine.",
+)
 output_option = click.option(
     "--output",
     type=click.Choice(["text", "json", "stream-json"]),

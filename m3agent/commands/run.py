@@ -12,6 +12,7 @@ import click
 from m3agent.approval import Mode
 from m3agent.commands.options import (
     budget_options,
+    gpus_option,
     image_option,
     mode_option,
     model_option,
@@ -24,6 +25,7 @@ from m3agent.errors import M3Error
 from m3agent.events import Notice, RunEnded, RunStarted
 from m3agent.exits import Exit
 from m3agent.images import parts_for, read_images, told
+from m3agent.llm.gpus import follow_if_told
 from m3agent.outputs import OutputFormat, open_outputs
 from m3agent.settings import Settings, load_settings
 from m3agent.signals import interrupt_exit, model_exit, run_command
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 @click.argument("prompt")
 @repo_option
 @model_option
+@gpus_option
 @image_option
 @mode_option("plan", "edit", "auto", default="edit")
 @budget_options
@@ -46,6 +49,7 @@ def command(
     prompt: str,
     repo: Path,
     model: str | None,
+    gpus: int | None,
     images: tuple[Path, ...],
     mode: Mode,
     max_steps: int | None,
@@ -60,8 +64,15 @@ def command(
     Nothing is asked: a call that needs an approval is refused, and when the task ends there the exit code is 6.
     """
     settings = load_settings(
-        repo=repo, model=model, max_steps=max_steps, time_limit_s=time_limit_s, sandbox=sandbox, network=network
+        repo=repo,
+        model=model,
+        gpus=gpus,
+        max_steps=max_steps,
+        time_limit_s=time_limit_s,
+        sandbox=sandbox,
+        network=network,
     )
+    follow_if_told(settings)
     task = sys.stdin.read() if prompt == "-" else prompt
     if not task.strip():
         raise M3Error("the task is empty: say what is to be done")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from m3agent.commands.options import model_option
+from m3agent.commands.options import gpus_option, model_option
 from m3agent.errors import M3Error, ModelUnavailable
+from m3agent.llm.gpus import check_gpus, follow_if_told, loading_bar, ranks_config
 from m3agent.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @model_option
+@gpus_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 is a free one.")
 @click.option(
@@ -35,15 +37,19 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 3600),
     help="Seconds that answers may go on after SIGTERM or Ctrl-C.",
 )
-def command(model: str | None, host: str, port: int, api_key_file: Path | None, grace_s: float) -> int:
+def command(
+    model: str | None, gpus: int | None, host: str, port: int, api_key_file: Path | None, grace_s: float
+) -> int:
     """Serve the embedded model or a checkpoint folder at http://HOST:PORT/v1.
 
     With M3_API_KEY set, or a key file, requests need the key as their bearer token. Other addresses than those of this
     machine need a key.
     """
-    settings = load_settings(model=model)
+    settings = load_settings(model=model, gpus=gpus)
+    follow_if_told(settings)
     if settings.model.startswith(("http://", "https://", "scripted:")):
         raise M3Error(f"{settings.model} is not a local model: give nano or a checkpoint folder")
+    check_gpus(settings)
     try:
         from m3_runtime import server
     except ImportError as error:
@@ -62,7 +68,10 @@ def command(model: str | None, host: str, port: int, api_key_file: Path | None, 
     def announce() -> None:
         print(f"m3: {engine.name} answers at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
 
-    server.run(engine, listening, api_key=api_key, grace_s=grace_s, on_start=announce)
+    try:
+        server.run(engine, listening, api_key=api_key, grace_s=grace_s, on_start=announce)
+    except RuntimeError as error:
+        raise ModelUnavailable(f"{engine.name} failed: {error}") from error
     return 0
 
 
@@ -87,7 +96,9 @@ def _load(settings: Settings) -> ChatEngine:
     try:
         disk = DiskConfig(folder=prefixes, max_bytes=kept_bytes) if prefixes else None
         rule = None if settings.image_rule == "long_side" else resize_rule(settings.image_rule)
-        return ChatEngine.load(folder, disk=disk, image_rule=rule)
+        return ChatEngine.load(
+            folder, disk=disk, image_rule=rule, ranks=ranks_config(settings), progress=loading_bar(settings)
+        )
     except (ValueError, OSError, RuntimeError, KeyError) as error:
         raise ModelUnavailable(f"{settings.model} cannot be loaded: {error}") from error
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 import m3_model
 from m3_model.cache import KVCache
+from m3_model.checkpoint import Checkpoint
 from m3_model.config import M3Config
 from m3_model.loading import load_decoder
+from m3_model.share import Share
 from m3_model.tokenizer import Tokenizer
 from m3_model.vision.config import VisionConfig
 from m3_model.vision.resize import ResizeRule, default_rule
@@ -18,7 +21,7 @@ from m3_runtime.chat.session import ChatEngine
 from m3_runtime.chat.syntax import IMAGE, IMAGE_END, IMAGE_START, VIDEO
 from m3_runtime.chat.template import ChatTemplate
 from m3_runtime.chat.viewer import Viewer
-from m3_runtime.config import DiskConfig, EngineConfig, pages_for
+from m3_runtime.config import DiskConfig, EngineConfig, RanksConfig, pages_for
 from m3_runtime.disk_cache import DiskCache
 from m3_runtime.engine import Engine
 from m3_runtime.fingerprint import fingerprint
@@ -44,12 +47,17 @@ def load_chat_engine(
     cache_tokens: int | None = None,
     disk: DiskConfig | None = None,
     image_rule: ResizeRule | None = None,
+    ranks: RanksConfig | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> ChatEngine:
     """Load a checkpoint folder, or the embedded model for "nano".
 
     `max_context` defaults to the model's limit, at most 16384 tokens; `cache_tokens` to one context and some room for
     search and kept prefixes. With `disk`, prefixes are kept for later runs. `image_rule` says how large images are made
-    (m3_model.vision.resize). ValueError (m3_model's CheckpointError is one) if the folder is not a checkpoint.
+    (m3_model.vision.resize). With `ranks` the model is spread over GPUs, in bfloat16 whatever `dtype` and `device` say,
+    or over processes of the CPU. `progress` is told how many layers are loaded, and of how many.
+    ValueError (m3_model's CheckpointError is one) if the folder is not a checkpoint, or cannot be split like that;
+    RuntimeError if a GPU has no room for it.
     """
     is_nano = folder == "nano"
     path = nano_folder() if is_nano else Path(folder)
@@ -62,14 +70,21 @@ def load_chat_engine(
         raise ValueError(f"max_context is {max_context}; this model reads at most {limit} tokens")
     tokenizer = Tokenizer.from_folder(path)
     template = ChatTemplate.from_folder(path)
-    decoder = load_decoder(path, dtype=_DTYPES[dtype], device=device)
     context = max_context or min(limit, _DEFAULT_CONTEXT)
     num_pages = max(pages_for(cache_tokens or 0), pages_for(context) + _SPARE_PAGES)
+    name = name or ("m3-nano" if is_nano else path.resolve().name)
+    if ranks is not None:
+        dtype, device = ("float32", "cpu") if ranks.on_cpu else ("bfloat16", "cuda")
+        if ranks.size > 1:
+            engine, close = _spread(path, name, ranks, dtype, context, num_pages, len(tokenizer), disk, progress)
+            vision = engine.runner.decoder.vision
+            viewer = _viewer(vision.config, tokenizer, image_rule) if vision is not None else None
+            return ChatEngine(engine, tokenizer, template, name=name, viewer=viewer, on_close=close)
+    decoder = load_decoder(path, dtype=_DTYPES[dtype], device=device, progress=progress)
     cache = KVCache.zeros(decoder.config, num_pages, dtype=_DTYPES[dtype], device=device)
     config = EngineConfig(
         num_pages=num_pages, max_context=context, vocab_size=min(len(tokenizer), decoder.config.vocab_size)
     )
-    name = name or ("m3-nano" if is_nano else path.resolve().name)
     disk_cache = None
     if disk is not None and disk.max_bytes:
         disk_cache = DiskCache(
@@ -87,6 +102,48 @@ def load_chat_engine(
         is_nano=is_nano,
         viewer=_viewer(decoder.vision.config, tokenizer, image_rule) if decoder.vision is not None else None,
     )
+
+
+def _spread(
+    path: Path,
+    name: str,
+    config: RanksConfig,
+    dtype: str,
+    context: int,
+    num_pages: int,
+    num_tokens: int,
+    disk: DiskConfig | None,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[Engine, Callable[[], None]]:
+    """An engine on several ranks, and what ends the other ones."""
+    from m3_runtime.parallel.launch import meet_torchrun
+    from m3_runtime.parallel.leader import lead
+    from m3_runtime.parallel.member import ModelSpec
+    from m3_runtime.parallel.ranks import Ranks
+
+    Share.of(Checkpoint.open(path).config, 0, config.size)  # what is wrong with the files is told before others start
+    ranks = Ranks.start(
+        config.size,
+        device="cpu" if config.on_cpu else "cuda",
+        peers=meet_torchrun if config.by_torchrun else None,
+    )
+    try:
+        spec = ModelSpec(
+            folder=path.resolve(),
+            name=name,
+            dtype=dtype,
+            num_pages=num_pages,
+            encoding_bytes=EngineConfig.encoding_bytes,
+            disk=disk,
+        )
+        led = lead(ranks, spec, progress)
+        settings = EngineConfig(
+            num_pages=num_pages, max_context=context, vocab_size=min(num_tokens, led.decoder.config.vocab_size)
+        )
+        return Engine(led.decoder, led.cache, settings, led.disk, runner=led.runner), ranks.close
+    except BaseException:
+        ranks.close()
+        raise
 
 
 def _viewer(config: VisionConfig, tokenizer: Tokenizer, rule: ResizeRule | None) -> Viewer:

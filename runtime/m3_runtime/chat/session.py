@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +20,9 @@ from m3_runtime.chat.template import ChatTemplate, normalise
 from m3_runtime.chat.transcript import Prompt, Transcripts
 from m3_runtime.chat.turn import Answer
 from m3_runtime.chat.viewer import Shown, Viewer, place
-from m3_runtime.config import DiskConfig
+from m3_runtime.config import DiskConfig, RanksConfig
 from m3_runtime.engine import Engine
+from m3_runtime.parallel.errors import RankLost
 from m3_runtime.request import Output, PromptTooLong, Request
 from m3_runtime.request import PrefillProgress as TokensRead
 
@@ -75,6 +76,7 @@ class ChatEngine:
         name: str,
         is_nano: bool = False,
         viewer: Viewer | None = None,
+        on_close: Callable[[], None] = lambda: None,
     ):
         end = tokenizer.token_id(END_OF_TURN)
         if end is None:
@@ -82,7 +84,7 @@ class ChatEngine:
         self.engine, self.tokenizer, self.name, self.is_nano = engine, tokenizer, name, is_nano
         self.context_tokens = engine.config.max_context
         self.reads_images = viewer is not None
-        self._viewer = viewer
+        self._viewer, self._on_close = viewer, on_close
         self._end = end
         self._encoder = PromptEncoder(template, tokenizer)
         self._transcripts = Transcripts(self._encoder)
@@ -100,6 +102,8 @@ class ChatEngine:
         cache_tokens: int | None = None,
         disk: DiskConfig | None = None,
         image_rule: ResizeRule | None = None,
+        ranks: RanksConfig | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> ChatEngine:
         """The model of a checkpoint folder, or of the package for "nano"; see m3_runtime.loading."""
         from m3_runtime.loading import load_chat_engine
@@ -113,11 +117,18 @@ class ChatEngine:
             cache_tokens=cache_tokens,
             disk=disk,
             image_rule=image_rule,
+            ranks=ranks,
+            progress=progress,
         )
 
     def close(self) -> None:
-        """Save computed prompts that are to be kept, for some seconds at most."""
-        self.engine.close()
+        """Save computed prompts that are to be kept, for some seconds at most, and end other processes of the model."""
+        try:
+            self.engine.close()
+        except RankLost:
+            pass  # told where it happened; there is nothing left to save
+        finally:
+            self._on_close()
 
     def stream(
         self,

@@ -6,11 +6,11 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -41,22 +41,6 @@ def spawn(size: int, module: str = "m3_runtime.parallel.follower") -> list[Peer]
     return peers
 
 
-def rank_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """This process's rank and their number where torchrun started it, else None.
-
-    Raises ValueError where the ranks are spread over several machines.
-    """
-    if not {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
-        return None
-    rank, size, here = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if size != here:
-        raise ValueError(
-            f"torchrun started {size} ranks and {here} of them here: m3 runs on the GPUs of one machine. For several "
-            "machines, start a server such as vLLM and give m3 its URL"
-        )
-    return (rank, size) if size > 1 else None
-
-
 def meet_torchrun(size: int) -> list[Peer]:
     """On rank 0: wait for the other ranks that torchrun started."""
     folder = Path(tempfile.mkdtemp(prefix="m3-ranks-"))
@@ -78,6 +62,7 @@ def join_torchrun(rank: int) -> None:
     """On the other ranks: meet rank 0 and follow it; never returns."""
     from m3_runtime.parallel.follower import follow
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends the others
     with contextlib.redirect_stdout(sys.stderr):
         address, key = _store().get("m3/meet").decode().split(" ")
         commands, lifeline = (Client(address, "AF_UNIX", authkey=bytes.fromhex(key)) for _ in range(2))

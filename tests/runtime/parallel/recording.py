@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from torch import Tensor
 
 import m3_kernels.msa_decode.reference as decode
 import m3_model.attention as attention
+from m3_model.cache import KVCache
+from m3_model.decoder import Decoder
 from m3_runtime.parallel.follower import main
-from m3_runtime.parallel.member import Member
+from m3_runtime.parallel.member import Member, ModelSpec
 
 
 @contextlib.contextmanager
@@ -42,9 +45,18 @@ def recorded() -> Iterator[list[Tensor]]:
 
 
 class RecordingMember(Member):
-    """A member that gives away what it chose since it was asked last."""
+    """A member that gives away what it chose since it was asked last, and fails when it is told to."""
 
     chosen: list[Tensor]
+
+    def hang(self) -> None:
+        """Stay away from what comes next."""
+        time.sleep(600)
+
+    def load(self, spec: ModelSpec) -> tuple[Decoder, KVCache]:
+        if spec.name == "too large":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        return super().load(spec)
 
     def dump(self, path: Path) -> None:
         unfinished = path.with_suffix(".tmp")
