@@ -65,10 +65,11 @@ def join_torchrun(rank: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for rank 0, which ends the others
     with contextlib.redirect_stdout(sys.stderr):
         address, key = _store().get("m3/meet").decode().split(" ")
-        commands, lifeline = (Client(address, "AF_UNIX", authkey=bytes.fromhex(key)) for _ in range(2))
-        commands.send((rank, "commands"))
-        lifeline.send((rank, "lifeline"))
-        follow(commands, lifeline)
+        channels = {}
+        for kind in ("commands", "lifeline"):  # rank 0 wants to hear from one before it takes the next
+            channels[kind] = Client(address, "AF_UNIX", authkey=bytes.fromhex(key))
+            channels[kind].send((rank, kind))
+        follow(channels["commands"], channels["lifeline"])
 
 
 def _store() -> Any:
