@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow soak lint bench bench-generate bench-kernels nano clean
+.PHONY: demo test test-slow soak lint bench bench-generate bench-kernels bench-stack nano clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,9 @@ bench-generate: $(VENV)/ready  ## the engine beside transformers' generate, with
 
 bench-kernels: $(VENV)/ready  ## the kernels, on a GPU
 	$(BIN)/python -m benchmarks.kernels
+
+bench-stack: $(VENV)/ready  ## a few layers at M3's true widths, on a GPU (minutes)
+	$(BIN)/python -m benchmarks.stack
 
 nano: ## train the embedded model anew (on a GPU machine)
 	training/run.sh

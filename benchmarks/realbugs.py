@@ -1,13 +1,14 @@
 """How many small bugs in real packages does `m3 fix` repair, is every claim true, and is the work tree left alone?
 
-    python -m benchmarks.realbugs                          # 128 bugs in 12 packages, nano, search, 50 candidates
+    python -m benchmarks.realbugs                          # 131 bugs in 12 packages, nano, search, 50 candidates
     python -m benchmarks.realbugs --make-only              # only download the packages and make the bugs
+    python -m benchmarks.realbugs --limit 0                # only write the result of what has run so far
 
 Each bug is a fresh clone and one run of the command `m3 fix --strategy search --candidates 50`, a process of its own,
 as a person would start it. The tests are the package's own. A claim is checked apart from m3: the patch is applied to
 another clone, and plain pytest must then pass. Whether the clone is as it was is read from its files' bytes, its HEAD,
 its branches and its index. Stops and goes on where it stopped: each finished bug is one line in the cache. The result
-is one JSON file under benchmarks/results/.
+is one JSON file under benchmarks/results/ that says how many of the bugs have run.
 """
 
 from __future__ import annotations
@@ -144,6 +145,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--model", default="nano", help="as for m3 fix")
     parser.add_argument("--time-limit", type=float, default=600.0, help="seconds for one fix")
     parser.add_argument("--cache", type=Path, default=Path("build/realbugs"), help="packages, repositories, results")
+    parser.add_argument("--limit", type=int, help="stop after so many more bugs")
     parser.add_argument("--make-only", action="store_true", help="make the bugs and stop")
     options = parser.parse_args(argv)
     cache = options.cache.absolute()
@@ -152,27 +154,26 @@ def main(argv: list[str] | None = None) -> None:
     if options.make_only:
         print(f"{len(bugs)} bugs under {cache}")
         return
-    log = cache / f"results-{options.seed}-{options.candidates}.jsonl"
+    log = cache / f"results-{Path(options.model).name}-{options.seed}-{options.candidates}.jsonl"
     done = {r["id"]: Result(**r) for r in map(json.loads, log.read_text().splitlines())} if log.exists() else {}
-    for bug in _in_turns(bugs):
-        if bug.id in done:
-            continue
+    for bug in [bug for bug in _in_turns(bugs) if bug.id not in done][: options.limit]:
         result = run_bug(bug, cache, options)
         done[bug.id] = result
         with log.open("a") as file:
             file.write(json.dumps(dataclasses.asdict(result)) + "\n")
         print(f"{len(done)}/{len(bugs)} {bug.id} {result.outcome} {result.duration_s:.0f} s", file=sys.stderr)
-    results = [done[bug.id] for bug in bugs]
+    results = [done[bug.id] for bug in bugs if bug.id in done]
     facts = machine()
     versions = sorted({f"{bug.package} {bug.version}" for bug in bugs})
     result_json = {
         "benchmark": "realbugs", "model": options.model, "candidates": options.candidates, "seed": options.seed,
-        "versions": versions, **summary(results), "machine": facts, "results": [dataclasses.asdict(r) for r in results],
+        "versions": versions, "bugs_made": len(bugs), "complete": len(results) == len(bugs), **summary(results),
+        "machine": facts, "results": [dataclasses.asdict(r) for r in results],
     }  # fmt: skip
-    out = Path(__file__).parent / "results" / f"realbugs-{options.model}-{facts['date']}.json"
+    out = Path(__file__).parent / "results" / f"realbugs-{Path(options.model).name}-{facts['date']}.json"
     out.write_text(json.dumps(result_json, indent=1) + "\n")
     print(json.dumps(summary(results), indent=1))
-    print(f"written to {out}")
+    print(f"{len(results)} of {len(bugs)} bugs have run; written to {out}")
 
 
 def _in_turns(bugs: Sequence[RealBug]) -> list[RealBug]:

@@ -26,9 +26,9 @@ from training.sources import HELD_OUT
 PACKAGES = (
     ("boltons", "26.2.0", "boltons", 14), ("cachetools", "8.0.2", "src/cachetools", 10),
     ("humanize", "4.17.0", "src/humanize", 12), ("inflection", "0.5.1", "inflection", 10),
-    ("more-itertools", "11.2.1", "more_itertools", 4), ("parse", "1.22.4", "parse", 10),
-    ("python-slugify", "9.2.0", "slugify", 10), ("sqlparse", "0.6.1", "sqlparse", 10),
-    ("tabulate", "0.10.0", "tabulate", 12), ("toolz", "1.2.0", "toolz", 12),
+    ("isodate", "0.7.2", "src/isodate", 20), ("more-itertools", "11.2.1", "more_itertools", 4),
+    ("parse", "1.22.4", "parse", 10), ("python-slugify", "9.2.0", "slugify", 10),
+    ("sqlparse", "0.6.1", "sqlparse", 10), ("toolz", "1.2.0", "toolz", 12),
     ("voluptuous", "0.16.0", "voluptuous", 12), ("xmltodict", "1.0.4", "xmltodict.py", 12),
 )  # fmt: skip
 """Distribution, version, where its code lies, and how many bugs it gives. All are under the MIT or a BSD licence."""
@@ -75,10 +75,11 @@ def test_python(cache: Path) -> Path:
     """The interpreter of an environment with what the packages' tests import, made at the first call."""
     folder = cache / "environment"
     python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
+    ready, wanted = folder / "ready", " ".join(NEEDED)
+    if not ready.exists() or ready.read_text() != wanted:
         venv.create(folder, with_pip=True, clear=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *NEEDED], check=True)
-        (folder / "ready").touch()
+        ready.write_text(wanted)
     return python
 
 

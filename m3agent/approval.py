@@ -38,6 +38,8 @@ class Question:
     tool: str
     arguments: Mapping[str, Any]
     rule: str
+    allows: Callable[[Sequence[Rule]], bool] = lambda rules: False
+    """Whether further rules would let this call run unasked."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,10 @@ class Answer:
 
     accepted: bool
     reason: str = ""
+    rule: str = "you approved it"
+    """What is told of an accepted call."""
+    arguments: Mapping[str, Any] | None = None
+    """What the person made of the call; it is judged anew, and they are asked for it as it is now."""
 
 
 Approver = Callable[[Question], Awaitable[Answer]]

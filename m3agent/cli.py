@@ -48,15 +48,24 @@ class LazyCommands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyCommands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="m3")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> int | None:
     """m3: a coding agent for the terminal that runs on your own machine, powered by MiniMax M3.
 
     \b
     m3 fix --repo . --issue 1     repair a bug and show the evidence
     m3 chat                       talk about the code in this folder
     """
+    if ctx.invoked_subcommand is not None:
+        return None
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        click.echo(ctx.get_help(), err=True)
+        return int(Exit.USAGE)
+    from m3agent.commands.tour import tour
+
+    return tour()
 
 
 def main() -> NoReturn:

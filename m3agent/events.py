@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from m3_tools.base import DisplayBlock, block_from_json
+from m3_tools.base import DisplayBlock, PictureBlock, block_from_json
 from m3agent.messages import Message, message_from_json, message_to_json
 
 
@@ -25,6 +25,20 @@ class RunStarted:
     task: str
     version: str
     kind: Literal["run_started"] = "run_started"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FixAsked:
+    """All that a fix depends on beside the code and the model, so that it can be run again.
+
+    `base` is the commit that the work started from, empty for a copy of files that are in no commit; `issue` is the
+    cleaned issue, `choices` are the options as they were in the end.
+    """
+
+    base: str
+    issue: Mapping[str, Any]
+    choices: Mapping[str, Any]
+    kind: Literal["fix_asked"] = "fix_asked"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,10 +179,11 @@ class CandidateTried:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Notice:
-    """One line for the person: a warning, or something that was skipped and why."""
+    """One line for the person: a warning, or something that was skipped and why. `pictures` are what it speaks of."""
 
     text: str
     level: Literal["info", "warning", "error"] = "info"
+    pictures: tuple[PictureBlock, ...] = ()
     kind: Literal["notice"] = "notice"
 
 
@@ -186,6 +201,7 @@ class RunEnded:
 
 Event: TypeAlias = (
     RunStarted
+    | FixAsked
     | PhaseStarted
     | PhaseEnded
     | TurnStarted
@@ -215,6 +231,10 @@ def event_to_json(event: Event) -> dict[str, Any]:
         fields["message"] = message_to_json(event.message)
     if isinstance(event, ToolEnded):
         fields["display"] = [dataclasses.asdict(block) for block in event.display]
+    if isinstance(event, Notice):
+        pictures = fields.pop("pictures")
+        if pictures:  # most notices have none
+            fields["pictures"] = [dataclasses.asdict(block) for block in pictures]
     kind = fields.pop("kind")
     return {"kind": kind, **fields}
 
@@ -229,5 +249,7 @@ def event_from_json(value: Mapping[str, Any]) -> Event:
         fields["message"] = message_from_json(value["message"])
     if kind == "tool_ended":
         fields["display"] = tuple(block_from_json(block) for block in value["display"])
+    if kind == "notice":
+        fields["pictures"] = tuple(block_from_json(block) for block in value.get("pictures", ()))
     event: Event = _EVENT_TYPES[str(kind)](**fields)
     return event

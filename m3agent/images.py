@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from m3agent.errors import M3Error
+from m3agent.events import Notice
 from m3agent.llm.protocol import ModelInfo
 from m3agent.messages import ImagePart, Message, TextPart
 from m3agent.settings import ImageRule
@@ -32,6 +33,17 @@ def read_images(paths: Sequence[Path]) -> tuple[Picture, ...]:
         raise M3Error(str(error).rstrip(".")) from error
 
 
+def read_clipboard_image(environment: Mapping[str, str]) -> Picture:
+    """The picture on the clipboard. Errors: M3Error with one line."""
+    from m3_tools.base import ToolError
+    from m3_tools.screenshot.clipboard import read_clipboard
+
+    try:
+        return read_clipboard(environment)
+    except ToolError as error:
+        raise M3Error(str(error).rstrip(".")) from error
+
+
 def image_part(picture: Picture) -> ImagePart:
     return ImagePart(media_type=picture.media_type, data=picture.data)
 
@@ -41,21 +53,38 @@ def parts_for(pictures: Sequence[Picture], info: ModelInfo) -> tuple[ImagePart, 
     return tuple(image_part(picture) for picture in pictures) if info.reads_images else ()
 
 
-def told(pictures: Sequence[Picture], info: ModelInfo, rule: ImageRule) -> Iterator[str]:
-    """One line for each picture: what it is, what it costs and by which rule; or that nobody looks at it."""
+def told(pictures: Sequence[Picture], info: ModelInfo, rule: ImageRule, folder: Path) -> Iterator[Notice]:
+    """One line for each picture: what it is, what it costs and what of it is read; or that nobody looks at it.
+
+    Each is kept in the session's folder, from where a view shows it.
+    """
+    from m3_tools.screenshot.picture import keep
+
     for picture in pictures:
         facts = [f"{picture.name}: {picture.width} × {picture.height}"]
         if info.reads_images:
-            facts.append(f"about {num_tokens(picture, rule):,} tokens ({RULE_NAMES[rule]})")
+            width, height = read_size(picture, rule)
+            tokens = num_tokens(picture, rule)
+            facts.append(f"about {tokens:,} tokens (read at {width} × {height}, {RULE_NAMES[rule]})")
         else:
             facts.append(f"not looked at, {info.name} reads text only")
-        yield ", ".join((*facts, *picture.notes))
+        yield Notice(
+            text=", ".join((*facts, *picture.notes)),
+            level="info" if info.reads_images else "warning",
+            pictures=(keep(picture, folder, "image"),),
+        )
 
 
 def num_tokens(picture: Picture, rule: ImageRule) -> int:
     """Tokens of the picture in M3. A server may resize by a rule of its own."""
-    height, width = resize_rule(rule)(picture.height, picture.width, TOKEN_SIZE)
+    width, height = read_size(picture, rule)
     return (height // TOKEN_SIZE) * (width // TOKEN_SIZE)
+
+
+def read_size(picture: Picture, rule: ImageRule) -> tuple[int, int]:
+    """Width and height in which M3 reads the picture."""
+    height, width = resize_rule(rule)(picture.height, picture.width, TOKEN_SIZE)
+    return width, height
 
 
 def resize_rule(rule: ImageRule) -> ResizeRule:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import difflib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from m3_tools.arguments import named_arguments
 from m3_tools.base import Tool, ToolContext, ToolResult, call_tool, tool_spec
-from m3agent.approval import HARMLESS, Approver, Mode, Question, decide
+from m3agent.approval import HARMLESS, Approver, Decision, Mode, Question, decide
 from m3agent.budget import Budget
 from m3agent.events import Notice, ToolEnded, ToolOutput, ToolStarted
 from m3agent.exits import Exit
@@ -27,6 +28,7 @@ Outcome = Literal["answered", "budget", "stuck", "truncated", "bad_reply", "cont
 
 BEFORE_IT_RAN = "interrupted before it ran; nothing was done"
 WHILE_IT_RAN = "interrupted while it ran; part of it may have been done"
+CHANGED = "The person changed this call before it ran; its arguments were: "
 MAX_BAD_REPLIES = 3
 MAX_EMPTY_REPLIES = 3
 MAX_TRUNCATED = 2
@@ -235,10 +237,12 @@ class _Loop:
         start = time.monotonic()
         rule, result = "", ToolResult(text=BEFORE_IT_RAN, is_error=True)
         try:
-            rule, refusal = await self._judged(call)
+            rule, refusal, ran = await self._judged(call)
             start = time.monotonic()  # the time that a person took to answer is not the tool's
             result = ToolResult(text=WHILE_IT_RAN, is_error=True)
-            result = self._noted(call, refusal or await self._result(call))
+            result = self._noted(ran, refusal or await self._result(ran))
+            if ran is not call:
+                result = dataclasses.replace(result, text=f"{CHANGED}{json.dumps(ran.arguments)}\n\n{result.text}")
         finally:
             self.sink(
                 ToolEnded(
@@ -254,18 +258,23 @@ class _Loop:
             images = [ImagePart(media_type=image.media_type, data=image.data) for image in result.images]
             self.conversation.add(tool_result(call.id, result.text, *images, is_error=result.is_error))
 
-    async def _judged(self, call: ToolCall) -> tuple[str, ToolResult | None]:
-        """The rule that lets the call run, and None; or the rule that keeps it from running, and the result."""
+    async def _judged(self, call: ToolCall) -> tuple[str, ToolResult | None, ToolCall]:
+        """The rule that lets the call run, None, and the call as the person left it; or the rule that keeps it from
+        running, and the result.
+        """
         tool = self.tools.get(call.name)
         if tool is None:
             names = [spec.name for spec in self.specs]
             near = difflib.get_close_matches(call.name, names, n=1)
             meant = f" Did you mean {near[0]}?" if near else ""
-            return "", ToolResult(
-                text=f"There is no tool {call.name!r}.{meant} The tools are: {', '.join(names)}.", is_error=True
-            )
-        rule, refusal = await self._refusal(call, tool)
-        return rule, ToolResult(text=refusal, is_error=True) if refusal else None
+            text = f"There is no tool {call.name!r}.{meant} The tools are: {', '.join(names)}."
+            return "", ToolResult(text=text, is_error=True), call
+        while True:
+            rule, refusal, changed = await self._refusal(call, tool)
+            if changed is None:
+                return rule, ToolResult(text=refusal, is_error=True) if refusal else None, call
+            call = dataclasses.replace(call, arguments=changed)
+            self.sink(ToolStarted(call_id=call.id, name=call.name, arguments=self._named(call)))
 
     async def _result(self, call: ToolCall) -> ToolResult:
         context = dataclasses.replace(
@@ -278,34 +287,45 @@ class _Loop:
                 text=f"{call.name} failed by a fault of its own: {type(error).__name__}: {error}", is_error=True
             )
 
-    async def _refusal(self, call: ToolCall, tool: Tool[Any]) -> tuple[str, str]:
-        """The rule that decided, and why the call must not run, for the model; the latter is empty when it may.
+    async def _refusal(self, call: ToolCall, tool: Tool[Any]) -> tuple[str, str, Mapping[str, Any] | None]:
+        """The rule that decided, why the call must not run (for the model; empty when it may), and what a person made
+        of its arguments, if they did.
 
         What is judged is what would run.
         """
         arguments = self._named(call)
-        decision = decide(
-            self.mode(),
-            tool,
-            arguments,
-            root=self.context.root,
-            rules=self.rules,
-            unconfined=self.context.unconfined,
-            disposable=self.context.disposable,
-        )
+
+        def decided(rules: Sequence[Rule]) -> Decision:
+            return decide(
+                self.mode(),
+                tool,
+                arguments,
+                root=self.context.root,
+                rules=rules,
+                unconfined=self.context.unconfined,
+                disposable=self.context.disposable,
+            )
+
+        decision = decided(self.rules)
         rule = decision.rule
         if decision.verdict == "allow":
-            return rule, ""
+            return rule, "", None
         if decision.verdict == "ask" and self.approve is not None:
-            answer = await self.approve(Question(tool=tool.name, arguments=arguments, rule=rule))
+            question = Question(
+                tool=tool.name,
+                arguments=arguments,
+                rule=rule,
+                allows=lambda further: decided([*self.rules, *further]).verdict == "allow",
+            )
+            answer = await self.approve(question)
             if answer.accepted:
-                return "you approved it", ""
+                return answer.rule, "", answer.arguments
             why = f": {answer.reason}" if answer.reason else ""
-            return "you refused it", f"The person refused this call{why}. Do not send it again."
+            return "you refused it", f"The person refused this call{why}. Do not send it again.", None
         if decision.verdict == "ask":
             self._refused.append(tool.name)
-            return rule, f"Not run: {rule}, and nobody can be asked. Go on without it, or say that it is needed."
-        return rule, f"Not run: {rule}. Describe the change instead."
+            return rule, f"Not run: {rule}, and nobody can be asked. Go on without it, or say that it is needed.", None
+        return rule, f"Not run: {rule}. Describe the change instead.", None
 
     def _named(self, call: ToolCall) -> Mapping[str, Any]:
         """The arguments as the tool will take them: what is judged, shown and asked for."""

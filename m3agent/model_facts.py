@@ -31,7 +31,7 @@ def describe(folder: Path) -> dict[str, Any]:
     from m3_model.config import M3Config
     from m3_model.sizes import cache_bytes_per_token, count_parameters, weight_bytes
     from m3_model.tensor_files import read_headers
-    from m3_runtime.planner import plans
+    from m3_runtime.parallel.planner import plans
 
     try:
         config = M3Config.from_folder(folder)

@@ -9,11 +9,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, TextIO
 
+from rich.console import Console
+
 from m3agent.events import Event, Notice, RunEnded, ToolOutput
 from m3agent.session.store import Session, SessionStore
 from m3agent.settings import Settings
 from m3agent.sinks import EventSink, tee
 from m3agent.ui.clean import clean
+from m3agent.ui.graphics import Graphics
 from m3agent.ui.jsonl import JsonLines, JsonResult
 from m3agent.ui.plain import PlainView
 from m3agent.ui.terminal import TerminalView
@@ -103,7 +106,7 @@ def open_outputs(
     store = SessionStore(settings.sessions_dir, settings.secrets)
     session = store.append(resume) if resume else store.create()
     stream = sys.stderr if result or sys.stderr.isatty() else sys.stdout
-    view = open_view(stream, show_summary=not result)
+    view = open_view(stream, settings, show_summary=not result, thumbnails=settings.thumbnails)
     sinks: list[EventSink] = [view]
     match output:
         case "json":
@@ -116,14 +119,28 @@ def open_outputs(
         yield outputs
 
 
-def open_view(stream: TextIO, *, show_summary: bool = False) -> View:
-    """The live view on a terminal, the plain one anywhere else (and on terminals that cannot move the cursor)."""
-    from rich.console import Console
+def open_view(stream: TextIO, settings: Settings, *, show_summary: bool = False, thumbnails: Graphics = "off") -> View:
+    """The live view on a terminal; the plain one anywhere else, on terminals that cannot move the cursor, and where
+    nothing may be drawn twice.
 
-    console = Console(file=stream, highlight=False, emoji=False, markup=False)
-    if console.is_terminal and not console.is_dumb_terminal:
-        return TerminalView(console)
+    A saved session gets no `thumbnails`: what its pictures are called and where they lie is only what its file says.
+    """
+    console = _console(stream)
+    if draws_live(stream, settings):
+        return TerminalView(console, theme=settings.theme, hyperlinks=settings.hyperlinks, thumbnails=thumbnails)
+    if console.is_terminal:
+        return PlainView(stream, width=console.width, show_summary=show_summary, tells_activity=True)
     return PlainView(stream, show_summary=show_summary)
+
+
+def draws_live(stream: TextIO, settings: Settings) -> bool:
+    """Whether the view of this stream draws lines that change."""
+    console = _console(stream)
+    return console.is_terminal and not console.is_dumb_terminal and not settings.screen_reader
+
+
+def _console(stream: TextIO) -> Console:
+    return Console(file=stream, highlight=False, emoji=False, markup=False)
 
 
 def _print_summary(event: Event) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from m3agent.errors import M3Error
 from m3agent.forge.access import Forge, configured_forges
+from m3agent.ui.graphics import Graphics, detect
 
 if TYPE_CHECKING:
     from m3_tools.mcp.server import McpServer
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
 
 NUMBER_KEYS = ("max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens", "disk_cache_gb")
 ImageRule = Literal["long_side", "area"]
-FILE_KEYS = ("model", "api_key", "keys", "image_rule", *NUMBER_KEYS)
+Device = Literal["auto", "cpu", "cuda"]
+ThemeName = Literal["dark", "light", "contrast", "none"]
+Notify = Literal["bell", "osc", "off"]
+SWITCH_KEYS = ("screen_reader", "cuda_graphs")
+FILE_KEYS = (
+    "model", "device", "api_key", "keys", "theme", "notify", "image_rule", "thumbnails", *SWITCH_KEYS, *NUMBER_KEYS
+)  # fmt: skip
 TABLE_KEYS = ("mcp",)
 """Tables in the config file, for instance [mcp.github]."""
 LIST_KEYS = ("allow", "ask", "deny", "environment", "not_secret")
@@ -35,8 +42,12 @@ class Settings:
 
     model: str = "nano"
     """Which model answers: `nano`, a checkpoint folder, a hub id, a URL, or `scripted:FILE`."""
+    device: Device = "auto"
+    """Where a local model computes: `cpu`, `cuda`, or `auto` for a GPU that it fits on and else the CPU."""
+    cuda_graphs: bool = True
+    """Whether a GPU replays captured decode steps; False starts every operation of every step anew."""
     gpus: int = 0
-    """Over how many GPUs a checkpoint folder is spread; 0 loads it on the CPU."""
+    """Over how many GPUs a checkpoint folder is spread; 0 leaves it to `device`."""
     ranks_on_cpu: bool = False
     """For trials: instead of GPUs, as many processes on the CPU (M3_RANKS_ON_CPU=1)."""
     torchrun_rank: int | None = None
@@ -65,8 +76,18 @@ class Settings:
     """Sampling temperature; M3's vendor recommends 1.0."""
     keys: str = "emacs"
     """How drafts are edited in a chat: `emacs` or `vi`."""
+    theme: ThemeName = "dark"
+    """Colours on a terminal: `dark`, `light`, `contrast`, or `none` (which NO_COLOR chooses)."""
+    notify: Notify = "bell"
+    """How a chat calls you while its terminal has no focus: `bell`, `osc` (a notification), or `off`."""
+    screen_reader: bool = False
+    """Whether a chat draws nothing twice: plain lines, and a plain line to write on (--screen-reader)."""
+    hyperlinks: bool = False
+    """Whether the terminal is known to show links that can be clicked."""
     image_rule: ImageRule = "long_side"
     """How large a local model reads an image: `long_side` up to 2016 pixels, or `area` up to 672 x 672."""
+    thumbnails: Graphics = "off"
+    """How pictures are shown on the terminal. In the config file also `auto`, which it is where nothing is said."""
     sandbox: bool = True
     """Whether commands run inside the operating system's sandbox; False (--no-sandbox) gives them all your rights."""
     network: bool = False
@@ -104,8 +125,17 @@ class Settings:
             raise M3Error(f"temperature must lie between 0 and 2, not {self.temperature}")
         if self.keys not in ("emacs", "vi"):
             raise M3Error(f"keys must be emacs or vi, not {self.keys!r}")
+        if self.device not in get_args(Device):
+            raise M3Error(f"device must be auto, cpu or cuda, not {self.device!r}")
+        if self.theme not in get_args(ThemeName):
+            raise M3Error(f"theme must be one of {', '.join(get_args(ThemeName))}, not {self.theme!r}")
+        if self.notify not in get_args(Notify):
+            raise M3Error(f"notify must be one of {', '.join(get_args(Notify))}, not {self.notify!r}")
         if self.image_rule not in get_args(ImageRule):
             raise M3Error(f"image_rule must be long_side or area, not {self.image_rule!r}")
+        if self.thumbnails not in get_args(Graphics):
+            names = ", ".join(get_args(Graphics))
+            raise M3Error(f"thumbnails must be auto, {names}, not {self.thumbnails!r}")
         if self.allow or self.ask or self.deny:
             _ = self.rules  # a rule that cannot be read is told at once
 
@@ -159,12 +189,17 @@ def load_settings(*, environ: Mapping[str, str] | None = None, repo: Path | None
         values["api_key"] = key
     if key := env.get("M3_API_KEY"):
         values["server_key"] = key
+    if env.get("NO_COLOR"):
+        values["theme"] = "none"
+    values["hyperlinks"] = _shows_hyperlinks(env)
     values["forges"] = configured_forges(env)
     values["state_dir"] = _state_dir(env)
     values["cache_dir"] = _cache_dir(env)
     values["secret_values"] = _secret_values(env)
     values["ranks_on_cpu"] = env.get("M3_RANKS_ON_CPU") == "1"
     values.update({name: value for name, value in chosen.items() if value is not None})
+    if env.get("NO_COLOR") or values.get("thumbnails", "auto") == "auto":
+        values["thumbnails"] = detect(env)
     _add_torchrun(values, env)
     return Settings(**values)
 
@@ -232,10 +267,17 @@ def _from_file(path: Path) -> dict[str, Any]:
         if name not in FILE_KEYS:
             known = ", ".join((*FILE_KEYS, *LIST_KEYS, *TABLE_KEYS))
             raise M3Error(f"{path}: there is no setting {name!r}; the settings are {known}")
-        expected = (int, float) if name in NUMBER_KEYS else str
-        if not isinstance(value, expected) or isinstance(value, bool):
-            raise M3Error(f"{path}: {name} must be {'text in quotes' if expected is str else 'a number'}")
+        expected, what = _expected(name)
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            raise M3Error(f"{path}: {name} must be {what}")
     return values
+
+
+def _expected(name: str) -> tuple[type | tuple[type, ...], str]:
+    """The type of a setting in the file, and its name for people."""
+    if name in SWITCH_KEYS:
+        return bool, "true or false"
+    return ((int, float), "a number") if name in NUMBER_KEYS else (str, "text in quotes")
 
 
 def _servers(path: Path, tables: Any) -> tuple[McpServer, ...]:
@@ -277,6 +319,20 @@ def _without_credentials(env: Mapping[str, str]) -> dict[str, str]:
     from m3_tools.secret import is_secret_variable
 
     return {name: value for name, value in env.items() if not is_secret_variable(name)}
+
+
+def _shows_hyperlinks(env: Mapping[str, str]) -> bool:
+    """Whether the terminal is one that is known to show them. Inside tmux and screen that cannot be told."""
+    if (forced := env.get("FORCE_HYPERLINK")) is not None:
+        return forced not in ("", "0")
+    if env.get("TMUX") or env.get("STY") or env.get("TERM", "").startswith(("screen", "tmux", "dumb", "linux")):
+        return False
+    if env.get("KITTY_WINDOW_ID") or env.get("WT_SESSION"):
+        return True
+    if env.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "vscode", "ghostty"):
+        return True
+    vte = env.get("VTE_VERSION", "")
+    return vte.isdecimal() and int(vte) >= 5000
 
 
 def _secret_values(env: Mapping[str, str]) -> tuple[str, ...]:

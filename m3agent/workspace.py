@@ -89,6 +89,8 @@ async def open_workspace(
     conversation = Conversation(outputs.sink, history)
     for note in settings.notes:
         outputs.sink(Notice(text=note, level="warning"))
+    if info.note:
+        outputs.sink(Notice(text=info.note))
     if history:
         conversation.close_open_calls("interrupted when the session ended; it was not run again")
     else:
@@ -161,9 +163,6 @@ def _prefix(settings: Settings, info: ModelInfo, repo: Path) -> Prefix:
 
 
 def _outline(path: str, text: str) -> str:
-    from m3_tools.outline import outline_lines
-    from m3_tools.symbols import definitions, language_of
+    from m3_tools.outline import outline_of
 
-    if language_of(path) is None:
-        return ""
-    return "\n".join(outline_lines(definitions(path, text.encode())))
+    return "\n".join(outline_of(path, text.encode()))

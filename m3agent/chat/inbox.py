@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import deque
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Line:
+    text: str
+    later: bool
+    """Whether the turn that runs must not read it."""
 
 
 class Inbox:
     """Lines for the chat. A message may be read early, by the turn that runs; commands wait for their place."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque()
+        self._lines: deque[_Line] = deque()
         self._changed = asyncio.Event()
         self._closed = self._held = False
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        return tuple(self._lines)
+        return tuple(line.text for line in self._lines)
 
-    def put(self, line: str) -> None:
-        """Add a line and let everything go on that was held. An empty line only does the latter."""
+    def put(self, line: str, *, later: bool = False) -> None:
+        """Add a line and let everything go on that was held. An empty line only does the latter.
+
+        `later`: it waits for its place as a command does, and what comes after it waits, too.
+        """
         if line.strip():
-            self._lines.append(line)
+            self._lines.append(_Line(text=line, later=later or line.startswith(("/", "!"))))
         self._held = False
         self._changed.set()
 
@@ -36,20 +47,20 @@ class Inbox:
 
     def take_back(self) -> str:
         """The newest waiting line, to be changed by who said it; empty if none waits."""
-        return self._lines.pop() if self._lines else ""
+        return self._lines.pop().text if self._lines else ""
 
     def messages(self) -> list[str]:
-        """The waiting lines up to the first command, for the turn that runs."""
+        """The waiting lines up to the first that is for later, for the turn that runs."""
         found: list[str] = []
-        while self._lines and not self._held and not self._lines[0].startswith(("/", "!")):
-            found.append(self._lines.popleft())
+        while self._lines and not self._held and not self._lines[0].later:
+            found.append(self._lines.popleft().text)
         return found
 
     async def read(self) -> str | None:
         """The next line once there is one; None at the end."""
         while not self._closed:
             if self._lines and not self._held:
-                return self._lines.popleft()
+                return self._lines.popleft().text
             self._changed.clear()
             await self._changed.wait()
         return None

@@ -1,10 +1,9 @@
-"""Opens a chat and ends it: the model, the session file, the terminal or the pipe."""
+"""Opens a chat and ends it: the model, the session file, the views."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,18 +14,18 @@ from rich.console import Console
 from m3_tools.screenshot.picture import Picture
 from m3agent import __version__
 from m3agent.approval import Mode
+from m3agent.chat.faces import run_for_person
 from m3agent.chat.resume import Saved, last_chat, saved_conversation
 from m3agent.chat.talk import Chat
 from m3agent.events import Notice, RunEnded, RunStarted
 from m3agent.exits import Exit
 from m3agent.llm.factory import open_model
-from m3agent.outputs import Outputs, open_outputs
+from m3agent.outputs import draws_live, open_outputs
 from m3agent.settings import Settings
 from m3agent.signals import interrupt_exit
 from m3agent.ui.clean import one_line
 from m3agent.ui.input import unechoed
-from m3agent.ui.surface import LiveSurface
-from m3agent.ui.terminal import TerminalView
+from m3agent.ui.themes import use_theme
 from m3agent.workspace import open_workspace
 
 LAST = "last"
@@ -50,7 +49,8 @@ async def chat(
     if resume == LAST:
         resume = last_chat(settings, repo)
     saved = saved_conversation(settings, resume) if resume else Saved()
-    with unechoed():
+    echoes = contextlib.nullcontext() if not draws_live(sys.stderr, settings) else unechoed()
+    with echoes:
         return await _chat(
             settings, repo, mode=mode, first=first, pictures=pictures, resume=resume, saved=saved, seed=seed
         )
@@ -67,7 +67,7 @@ async def _chat(
     saved: Saved,
     seed: int | None,
 ) -> int:
-    with _loading(settings.model):
+    with _loading(settings):
         model = await open_model(settings)
     start = time.monotonic()
     talk: Chat | None = None
@@ -91,7 +91,7 @@ async def _chat(
                 )
                 talk = Chat(settings, model, out, work, repo, mode=mode, seed=seed, requests=saved.requests)
                 talk.attach(*pictures)
-                await _run(talk, out, repo, first)
+                await run_for_person(talk, first)
             except asyncio.CancelledError as error:
                 code, outcome = interrupt_exit(error), "interrupted"
                 raise
@@ -112,57 +112,17 @@ async def _chat(
     return 0
 
 
-async def _run(talk: Chat, out: Outputs, repo: Path, first: str) -> None:
-    """Run the chat at its terminal, or over its pipe."""
-    if not (sys.stdin.isatty() and isinstance(out.view, TerminalView)):
-        await talk.run(first)
-        return
-    from m3agent.chat.commands import helps
-    from m3agent.repository.files import file_names
-    from m3agent.ui.ask import screen_approver
-    from m3agent.ui.completion import ChatCompleter
-    from m3agent.ui.screen import Screen
-
-    inbox = talk.listen()
-    completer = ChatCompleter(
-        helps(talk),
-        lambda: file_names(repo, talk.settings.secrets),
-    )
-    screen = Screen(
-        out.view.console,
-        talk,
-        completer=completer,
-        history=_history_file(talk.settings.state_dir, repo),
-        vi=talk.settings.keys == "vi",
-    )
-    talk.approve = screen_approver(screen, out.view)
-    out.view.surface = screen
-    drawing = asyncio.create_task(screen.run())
-    drawing.add_done_callback(lambda task: inbox.close())  # also when the terminal goes away
-    try:
-        await talk.run(first)
-    finally:
-        out.view.close()
-        screen.close()
-        await asyncio.wait([drawing])
-        out.view.surface = LiveSurface(out.view.console)
-        if (error := drawing.exception()) is not None and not isinstance(error, EOFError):
-            raise error
-
-
-def _history_file(state_dir: Path, repo: Path) -> Path:
-    """Where the drafts of a repository are kept."""
-    folder = state_dir / "history"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder / hashlib.sha256(str(repo).encode()).hexdigest()[:16]
-
-
 @contextlib.contextmanager
-def _loading(model: str) -> Iterator[None]:
+def _loading(settings: Settings) -> Iterator[None]:
     """A word on the terminal while the model is loaded."""
+    words = f"loading {one_line(settings.model, 60)}"
     console = Console(stderr=True, highlight=False, emoji=False, markup=False)
     if not console.is_terminal:
         yield
-        return
-    with console.status(f"loading {one_line(model, 60)}", spinner="dots"):
+    elif not draws_live(sys.stderr, settings):
+        console.print(words)
         yield
+    else:
+        use_theme(console, settings.theme)
+        with console.status(words, spinner="dots", spinner_style="accent"):
+            yield

@@ -8,12 +8,11 @@ from m3agent.chat.meter import Meter
 from m3agent.llm.protocol import ModelInfo
 from m3agent.ui.clean import one_line
 
-_MODE_STYLES = {"plan": "blue", "ask": "green", "edit": "yellow", "auto": "red"}
 
-
-def status_line(info: ModelInfo, mode: str, meter: Meter) -> Text:
-    """Which model answers, what it may do, how full its window is, what of it was cached, how fast it writes."""
-    parts = [Text(one_line(info.name, 30), "bold"), Text(mode, _MODE_STYLES.get(mode, ""))]
+def status_line(info: ModelInfo, mode: str, meter: Meter, *, jobs: int = 0) -> Text:
+    """Which model answers, what it may do, how full its window is, what of it was cached, how fast it writes,
+    and how many commands go on in the background."""
+    parts = [Text(one_line(info.name, 30), "strong"), Text(mode, f"mode.{mode}")]
     if meter.context_tokens and info.context_tokens:
         share = 100 * meter.context_tokens / info.context_tokens
         parts.append(Text(f"{share:.0f} % of {short(info.context_tokens)}"))
@@ -23,8 +22,10 @@ def status_line(info: ModelInfo, mode: str, meter: Meter) -> Text:
         parts.append(Text(f"{int(100 * meter.cached_share)} % cached"))
     if meter.tokens_per_s:
         parts.append(Text(f"{meter.tokens_per_s:.0f} tokens/s"))
-    line = Text(" · ", "dim").join(parts)
-    line.stylize("dim")
+    if jobs:
+        parts.append(Text(f"{jobs} in the background", "runs"))
+    line = Text(" · ", "quiet").join(parts)
+    line.stylize("quiet")
     return line
 
 

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import signal
-import time
-import uuid
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rich.text import Text
 
-from m3_tools.base import Tool, ToolResult, call_tool
 from m3_tools.screenshot.picture import Picture
-from m3_tools.shell import MAX_TIMEOUT_S, ShellTool
 from m3agent.approval import Approver, Mode
 from m3agent.budget import Budget
+from m3agent.chat import own
 from m3agent.chat.custom import custom_commands
 from m3agent.chat.inbox import Inbox
 from m3agent.chat.meter import Meter
+from m3agent.chat.pictures import Pictures
 from m3agent.chat.resume import Request
 from m3agent.chat.status import status_line
-from m3agent.events import Notice, RequestStarted, Said, ToolEnded, ToolOutput, ToolStarted
-from m3agent.images import image_part, told
+from m3agent.errors import M3Error
+from m3agent.events import Notice, RequestStarted, Said
+from m3agent.images import image_part, parts_for, read_clipboard_image, read_images, told
 from m3agent.llm.protocol import LanguageModel, ModelError
-from m3agent.loop import WHILE_IT_RAN, run_loop
+from m3agent.loop import run_loop
 from m3agent.messages import Message, user
 from m3agent.outputs import Outputs
-from m3agent.session.export import fenced
 from m3agent.settings import Settings
 from m3agent.sinks import tee
+from m3agent.ui.face import Face
 from m3agent.ui.input import LineInput, PipeInput
+from m3agent.ui.terminal import TerminalView
 from m3agent.workspace import Workspace
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -60,6 +59,9 @@ class Chat:
         """`lines` stand in for those of stdin."""
         self.settings, self.model, self.out, self.work, self.repo = settings, model, out, work, repo
         self.mode: Mode = mode
+        self.rules = list(settings.rules)
+        """The person's rules, and those that they gave for this session."""
+        self.face = Face()
         self.requests = list(requests)
         """What the person asked for so far, oldest first."""
         self.custom = custom_commands(settings, repo)
@@ -69,6 +71,7 @@ class Chat:
         self._seed = seed
         self._attached: list[Picture] = []
         """Pictures that go with the next message."""
+        self.pictures = Pictures()
         self._inbox = Inbox()
         self._lines = lines or PipeInput()
         self._running: asyncio.Task[None] | None = None
@@ -88,10 +91,12 @@ class Chat:
             if line.startswith("/"):
                 await self._interruptible(self._command(line))
             elif line.startswith("!"):
-                await self._interruptible(self._shell(line[1:].strip()))
+                await self._interruptible(own.shell(self, line[1:].strip()))
             elif line.strip():
                 await self._interruptible(self.answer(self._heard(line)))
             self.out.view.close()
+            if not self.queued:
+                self.face.idle()
             line = await self._lines.read()
 
     @property
@@ -103,18 +108,27 @@ class Chat:
         return self._inbox.waiting
 
     def status(self) -> Text:
-        return status_line(self.model.info, self.mode, self.meter)
+        jobs = self.work.context.jobs
+        return status_line(self.model.info, self.mode, self.meter, jobs=len(jobs.running()) if jobs else 0)
 
-    def submit(self, line: str) -> None:
+    def submit(self, line: str, *, later: bool = False) -> None:
         """A line from the screen: it waits for its turn, except for a command that only tells or sets something."""
         from m3agent.chat.commands import is_instant
 
         if self.working and is_instant(line):
-            task = asyncio.create_task(self._command(line))
-            self._commands.add(task)
-            task.add_done_callback(self._commands.discard)
+            self._run_beside(line)
         else:
-            self._inbox.put(line)
+            self._inbox.put(line, later=later)
+
+    def _run_beside(self, line: str) -> None:
+        """Run a command now, whatever else runs."""
+        task = asyncio.create_task(self._command(line))
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+
+    def expand(self) -> None:
+        if isinstance(self.out.view, TerminalView):
+            self.out.view.expand()
 
     def stop(self) -> None:
         if self._running is not None:
@@ -144,15 +158,43 @@ class Chat:
     def attach(self, *pictures: Picture) -> None:
         """Let the pictures go with the next message. A model that reads text only gets none, and that is told."""
         info = self.model.info
-        for line in told(pictures, info, self.settings.image_rule):
-            self.notice(line, "info" if info.reads_images else "warning")
+        self._tell(*pictures)
         if info.reads_images:
             self._attached += pictures
+
+    def _tell(self, *pictures: Picture) -> None:
+        for notice in told(pictures, self.model.info, self.settings.image_rule, self.out.spill_dir):
+            self.sink(notice)
+        if not self.working:
+            self.out.view.close()
+
+    def picture_name(self, path: Path | None) -> str:
+        return self.pictures.new_name(path)
+
+    async def take_picture(self, name: str, path: Path | None) -> bool:
+        """Read what was pasted under this name: a file or, without a path, the clipboard. False after saying why not.
+
+        It goes with the message in which the name stands.
+        """
+        try:
+            picture = await asyncio.to_thread(self._read_picture, path)
+        except M3Error as error:
+            self.notice(str(error), "warning")
+            return False
+        self.pictures.add(name, picture)
+        self._tell(picture)
+        return True
+
+    def _read_picture(self, path: Path | None) -> Picture:
+        if path is None:
+            return read_clipboard_image(self.settings.command_environment)
+        (picture,) = read_images([path])
+        return picture
 
     def _heard(self, line: str) -> Message:
         self.sink(Said(text=line))
         images, self._attached = [image_part(picture) for picture in self._attached], []
-        return user(line, *images)
+        return user(line, *images, *parts_for(self.pictures.named_in(line), self.model.info))
 
     def _heard_meanwhile(self) -> Sequence[Message]:
         return [self._heard(line) for line in self._lines.messages()]
@@ -176,7 +218,7 @@ class Chat:
             options=self.work.options(self.settings, self._seed),
             budget=Budget(max_steps=self.settings.max_steps, time_limit_s=self.settings.time_limit_s),
             mode=lambda: self.mode,
-            rules=self.settings.rules,
+            rules=self.rules,
             approve=self.approve,
             said=self._heard_meanwhile,
         )
@@ -184,41 +226,6 @@ class Chat:
             self.notice(result.detail, "warning")
         if result.outcome == "context_full":
             self.notice("/compact replaces the conversation by a summary; /rewind goes back to an earlier part")
-
-    async def run_for_person(self, tool: Tool[Any], arguments: dict[str, Any], what: str) -> None:
-        """Run a tool for the person; no mode keeps it from running. The model reads `what` it was, and what it gave."""
-        call_id = f"person-{uuid.uuid4().hex[:8]}"
-        self.begin_request()
-        self.sink(ToolStarted(call_id=call_id, name=tool.name, arguments=arguments))
-        context = dataclasses.replace(
-            self.work.context,
-            jobs=None,  # a person waits for what they typed
-            on_output=lambda text: self.sink(ToolOutput(call_id=call_id, text=text)),
-        )
-        start = time.monotonic()
-        result = ToolResult(text=WHILE_IT_RAN, is_error=True)
-        try:
-            result = await call_tool(tool, arguments, context)
-        finally:
-            self.sink(
-                ToolEnded(
-                    call_id=call_id,
-                    name=tool.name,
-                    is_error=result.is_error,
-                    duration_s=time.monotonic() - start,
-                    text=result.text,
-                    display=result.display,
-                    rule="your own command",
-                )
-            )
-            self.work.conversation.add(user(f"{what}\nIt gave:\n{fenced(result.text)}"))
-
-    async def _shell(self, command: str) -> None:
-        if not command:
-            self.notice("write a command behind the !, for instance !git status", "warning")
-            return
-        what = f"I ran this command myself:\n{fenced(command, 'bash')}"
-        await self.run_for_person(ShellTool(), {"command": command, "timeout_s": MAX_TIMEOUT_S}, what)
 
     async def _interruptible(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for the work. Esc or Ctrl-C ends it and not the chat; what waits then goes on waiting."""
@@ -243,3 +250,5 @@ class Chat:
             loop.remove_signal_handler(signal.SIGINT)
             self._running = None
             self.out.view.close()
+            if not self._inbox.waiting:
+                self.face.call("is done")

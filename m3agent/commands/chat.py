@@ -8,8 +8,9 @@ import click
 
 from m3agent.approval import Mode
 from m3agent.commands.options import (
+    device_option,
     gpus_option,
-    image_option,
+    image_options,
     mode_option,
     model_option,
     repo_option,
@@ -19,14 +20,16 @@ from m3agent.commands.options import (
 from m3agent.commands.trust import offer
 from m3agent.images import read_images
 from m3agent.llm.gpus import follow_if_told
-from m3agent.settings import load_settings
+from m3agent.settings import Device, load_settings
 from m3agent.signals import run_command
+from m3agent.ui.graphics import Graphics
 
 
 @click.command()
 @click.argument("prompt", default="")
 @repo_option
 @model_option
+@device_option
 @gpus_option
 @mode_option("plan", "ask", "edit", "auto", default="ask")
 @click.option(
@@ -36,17 +39,21 @@ from m3agent.signals import run_command
     flag_value="last",
     help="Go on with a past chat, without an ID with the last one here; `m3 sessions list` shows the ids.",
 )
-@image_option
+@click.option("--screen-reader", is_flag=True, default=None, help="Draw nothing twice: plain lines only.")
+@image_options
 @sandbox_options
 @seed_option
 def command(
     prompt: str,
     repo: Path,
     model: str | None,
+    device: Device | None,
     gpus: int | None,
     mode: Mode,
     resume: str | None,
+    screen_reader: bool | None,
     images: tuple[Path, ...],
+    thumbnails: Graphics | None,
     seed: int | None,
     sandbox: bool | None,
     network: bool | None,
@@ -57,10 +64,18 @@ def command(
     """
     from m3agent.chat.session import chat
 
-    settings = load_settings(repo=repo, model=model, gpus=gpus, sandbox=sandbox, network=network)
-    follow_if_told(settings)
+    follow_if_told(load_settings(gpus=gpus))
     offer(repo)
-    settings = load_settings(repo=repo, model=model, gpus=gpus, sandbox=sandbox, network=network)
+    settings = load_settings(
+        repo=repo,
+        model=model,
+        device=device,
+        gpus=gpus,
+        sandbox=sandbox,
+        network=network,
+        thumbnails=thumbnails,
+        screen_reader=screen_reader,
+    )
     pictures = read_images(images)
     return run_command(
         lambda: chat(settings, repo, mode=mode, first=prompt, pictures=pictures, resume=resume, seed=seed)

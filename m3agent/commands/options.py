@@ -20,6 +20,11 @@ repo_option = click.option(
 model_option = click.option(
     "--model", metavar="M", help="nano, a checkpoint folder, or a URL such as http://host:8000/v1."
 )
+device_option = click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    help="Where a local model computes; auto, the default, is a GPU that it fits on, else the CPU.",
+)
 gpus_option = click.option(
     "--gpus",
     metavar="N",
@@ -36,14 +41,54 @@ output_option = click.option(
 seed_option = click.option("--seed", type=int, help="Seed of the sampling; the same seed gives the same run.")
 
 
-image_option = click.option(
-    "--image",
-    "images",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A picture that the model looks at; may be given several times.",
-)
+def image_options(command: F) -> F:
+    """`--image` as `images`, and `--no-thumbnails` as `thumbnails`, None when not given."""
+    images = click.option(
+        "--image",
+        "images",
+        multiple=True,
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="A picture that the model looks at; may be given several times.",
+    )
+    thumbnails = click.option(
+        "--no-thumbnails", "thumbnails", flag_value="off", default=None, help="Show no pictures on the terminal."
+    )
+    return images(thumbnails(command))
+
+
+def page_options(command: F) -> F:
+    """`--page`, and how it is looked at: `--viewport`, `--theme`, `--selector`, `--build`."""
+    texts = {
+        "--page": ("PAGE", "An HTML file, or with --in-place a URL, that must look different afterwards."),
+        "--selector": ("CSS", "Look at the first element of the page that fits, not at all of it."),
+        "--build": ("CMD", "The command that makes the page; it is run before each look."),
+    }
+    for name, (metavar, words) in reversed(texts.items()):
+        command = click.option(name, default="", metavar=metavar, help=words)(command)
+    viewport = click.option(
+        "--viewport",
+        callback=_size,
+        metavar="WxH",
+        default="1280x800",
+        show_default=True,
+        help="Size of the browser's window.",
+    )
+    theme = click.option(
+        "--theme",
+        type=click.Choice(["light", "dark"]),
+        default="light",
+        show_default=True,
+        help="Colour scheme that the page is asked for.",
+    )
+    return viewport(theme(command))
+
+
+def _size(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    width, _, height = value.partition("x")
+    if not (width.isascii() and width.isdecimal() and height.isascii() and height.isdecimal()):
+        raise click.BadParameter(f"{value!r} is no size; write for instance 1280x800")
+    return int(width), int(height)
 
 
 def budget_options(command: F) -> F:

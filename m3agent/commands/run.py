@@ -12,8 +12,9 @@ import click
 from m3agent.approval import Mode
 from m3agent.commands.options import (
     budget_options,
+    device_option,
     gpus_option,
-    image_option,
+    image_options,
     mode_option,
     model_option,
     output_option,
@@ -27,8 +28,9 @@ from m3agent.exits import Exit
 from m3agent.images import parts_for, read_images, told
 from m3agent.llm.gpus import follow_if_told
 from m3agent.outputs import OutputFormat, open_outputs
-from m3agent.settings import Settings, load_settings
+from m3agent.settings import Device, Settings, load_settings
 from m3agent.signals import interrupt_exit, model_exit, run_command
+from m3agent.ui.graphics import Graphics
 
 if TYPE_CHECKING:
     from m3_tools.screenshot.picture import Picture
@@ -38,8 +40,9 @@ if TYPE_CHECKING:
 @click.argument("prompt")
 @repo_option
 @model_option
+@device_option
 @gpus_option
-@image_option
+@image_options
 @mode_option("plan", "edit", "auto", default="edit")
 @budget_options
 @sandbox_options
@@ -49,8 +52,10 @@ def command(
     prompt: str,
     repo: Path,
     model: str | None,
+    device: Device | None,
     gpus: int | None,
     images: tuple[Path, ...],
+    thumbnails: Graphics | None,
     mode: Mode,
     max_steps: int | None,
     time_limit_s: float | None,
@@ -66,11 +71,13 @@ def command(
     settings = load_settings(
         repo=repo,
         model=model,
+        device=device,
         gpus=gpus,
         max_steps=max_steps,
         time_limit_s=time_limit_s,
         sandbox=sandbox,
         network=network,
+        thumbnails=thumbnails,
     )
     follow_if_told(settings)
     task = sys.stdin.read() if prompt == "-" else prompt
@@ -136,8 +143,8 @@ async def _run(
             )
             try:
                 work = await open_workspace(settings, model.info, repo, command="run", outputs=out)
-                for line in told(pictures, model.info, settings.image_rule):
-                    out.sink(Notice(text=line, level="info" if model.info.reads_images else "warning"))
+                for notice in told(pictures, model.info, settings.image_rule, out.spill_dir):
+                    out.sink(notice)
                 work.conversation.add(user(task, *parts_for(pictures, model.info)))
                 result = await run_loop(
                     model,

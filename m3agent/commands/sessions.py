@@ -44,8 +44,9 @@ def show(session_id: str) -> int:
     from m3agent.session.replay import replay
     from m3agent.session.store import SessionStore
 
-    recording = SessionStore(load_settings().sessions_dir).read(session_id)
-    replay(recording, open_view(sys.stdout, show_summary=True))
+    settings = load_settings()
+    recording = SessionStore(settings.sessions_dir).read(session_id)
+    replay(recording, open_view(sys.stdout, settings, show_summary=True))
     return 0
 
 

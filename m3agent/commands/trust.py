@@ -69,15 +69,16 @@ def offer(repo: Path) -> None:
 
 def show(brought: Brought) -> None:
     """The settings whole, and the names of the files that come with them."""
-    from m3agent.ui.clean import clean, one_line
+    from m3agent.ui.clean import one_visible_line, visible
 
     if brought.text:
         print("This repository sets in .m3/config.toml:")
-        print("\n".join(f"    {line}" for line in clean(brought.text).splitlines()))
+        print("\n".join(f"    {line}" for line in visible(brought.text).splitlines()))
+    names = ", ".join(one_visible_line(name) for name in brought.files)
     if brought.files and not brought.text:
-        print(f"This repository brings commands for the chat: {', '.join(one_line(name) for name in brought.files)}")
+        print(f"This repository brings commands for the chat: {names}")
     elif brought.files:
-        print(f"\nWith it come: {', '.join(one_line(name) for name in brought.files)}")
+        print(f"\nWith it come: {names}")
     print()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from m3_tools.report import TestFailure, TestReport
@@ -59,6 +60,7 @@ async def take_baseline(suite: Suite, issue: Issue) -> Baseline:
     """
     whole = await suite.run("baseline")
     _require_tests(whole)
+    _require_packages(whole, suite)
     groups, flaky = await _groups(suite, whole)
     chosen, pointed = choose(groups, issue)
     targets = tuple(test_id for group in chosen for test_id in group.failing)
@@ -178,6 +180,33 @@ def _require_tests(whole: TestReport) -> None:
         )
     if whole.no_tests:
         raise Ended("unverified", f"no tests were found ({whole.command}): nothing could verify a repair")
+
+
+def _require_packages(whole: TestReport, suite: Suite) -> None:
+    """End where not one test could be imported because of a package that is not there: that is no bug of the code."""
+    errors = {error.test_id: error for error in whole.collection_errors}
+    if not errors or set(whole.outcomes) != set(errors):
+        return
+    names = [_missing_package(error) for error in errors.values()]
+    if not all(names) or any(_is_in_repository(name, suite.root) for name in names):
+        return
+    first = next(iter(errors.values()))
+    raise Ended(
+        "broken_environment",
+        f"the tests cannot start: {', '.join(sorted(set(names)))} cannot be imported ({first.test_id}); "
+        f"install what the tests need for {suite.python}, or give their command with --test (command: {whole.command})",
+    )
+
+
+def _missing_package(error: TestFailure) -> str:
+    """The package that an import did not find, or nothing for any other failure."""
+    found = re.search(r"No module named '?([\w.]+)", error.message or error.text)
+    return found[1].partition(".")[0] if found else ""
+
+
+def _is_in_repository(package: str, root: Path) -> bool:
+    folders = (root, *(child for child in root.iterdir() if child.is_dir()))
+    return any((folder / package).is_dir() or (folder / f"{package}.py").is_file() for folder in folders)
 
 
 def _with_frames(failures: Sequence[TestFailure], groups: Sequence[Group]) -> list[TestFailure]:

@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from m3_tools.base import ToolContext
+from m3_tools.screenshot.page import Page
 from m3_tools.screenshot.picture import Picture
 from m3agent import __version__
 from m3agent.approval import Mode
 from m3agent.budget import Budget
 from m3agent.confinement import open_confinement
 from m3agent.errors import M3Error
-from m3agent.events import Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarted
+from m3agent.events import FixAsked, Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarted
 from m3agent.exits import Exit
 from m3agent.fix.agent import run_agent
 from m3agent.fix.baseline import Baseline, take_baseline
-from m3agent.fix.deliver import apply_in_place, check_untouched, commit_on_branch, write_patch
-from m3agent.fix.issue import Issue
+from m3agent.fix.deliver import (
+    apply_in_place,
+    check_can_commit,
+    check_untouched,
+    commit_message,
+    commit_on_branch,
+    take_back,
+    write_patch,
+    write_report,
+)
+from m3agent.fix.issue import Issue, issue_json
+from m3agent.fix.markdown import markdown_report
 from m3agent.fix.outcome import Ended
+from m3agent.fix.page import PageWatch
+from m3agent.fix.pull_request import Target, branches_of, find_target, publish
 from m3agent.fix.report import build_report, evidence_text
+from m3agent.fix.review import Review, review
 from m3agent.fix.search import Search
 from m3agent.fix.suite import FIRST_LIMIT_S, Suite
 from m3agent.fix.verify import Evidence, verify
 from m3agent.fix.worktree import WorkTree, open_worktree
+from m3agent.git import GitFailed
 from m3agent.images import parts_for, told
 from m3agent.llm.factory import open_model
 from m3agent.llm.protocol import LanguageModel, ModelError, Options
@@ -46,6 +63,8 @@ class FixRequest:
     repo: Path
     issue: Issue
     test_command: str = ""
+    base: str = ""
+    """The commit to start from, else HEAD."""
     candidates: int = 150
     """Edits that are tried at most, in the search strategy."""
     strategy: Strategy = "auto"
@@ -53,8 +72,14 @@ class FixRequest:
     """What the agent strategy may do unasked."""
     pictures: tuple[Picture, ...] = ()
     """What the person saw."""
+    page: Page | None = None
+    """A page that must look different afterwards. One from a server needs `in_place`."""
+    build: str = ""
+    """The command that makes the page."""
     in_place: bool = False
     commit: bool = False
+    pull_request: bool = False
+    """Push the commit's branch and open a draft; a proven repair alone is published."""
     seed: int | None = None
 
 
@@ -70,9 +95,11 @@ class Fix:
         run_id: str,
         spill_dir: Path,
         opener: ModelOpener = open_model,
+        keep: bool = True,
     ):
+        """`keep` False leaves nothing in the person's folder, not even a patch: a run that only compares."""
         self.request, self.settings, self.sink = request, settings, sink
-        self.run_id, self.spill_dir, self.opener = run_id, spill_dir, opener
+        self.run_id, self.spill_dir, self.opener, self.keep = run_id, spill_dir, opener, keep
         self.budget = Budget(max_steps=settings.max_steps, time_limit_s=settings.time_limit_s)
         self.repo = request.repo.expanduser().absolute()
         self.issue = request.issue
@@ -80,8 +107,12 @@ class Fix:
         self.strategy: str = request.strategy
         self.suite: Suite | None = None
         self.baseline: Baseline | None = None
+        self.pictures = request.pictures
+        self.watch: PageWatch | None = None
         self.evidence: Evidence | None = None
         self.ended_early: Ended | None = None
+        self.review = Review()
+        self._doing = ""
         self.tried = 0
         self.diff, self.files = "", tuple[str, ...]()
         self.delivery: dict[str, Any] = {}
@@ -110,7 +141,8 @@ class Fix:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            return self._ended("budget", Exit.BUDGET, self.budget.reached() or "the time limit is reached")
+            limit = self.budget.reached() or "the time limit is reached"
+            return self._ended("budget", Exit.BUDGET, f"{limit}{self._doing}")
         except Ended as end:
             return self._ended(end.outcome, end.exit_code, end.summary)
         except M3Error as error:
@@ -127,7 +159,11 @@ class Fix:
 
     async def _phases(self) -> str:
         """From the work tree to the delivery; returns the summary of a proven repair, else raises Ended."""
-        with open_worktree(self.repo) as worktree:
+        with open_worktree(self.repo, self.request.base) as worktree, self._nothing_lost(worktree):
+            self.sink(
+                FixAsked(base=worktree.base * worktree.is_clone, issue=issue_json(self.issue), choices=self._choices)
+            )
+            target = self._check_delivery(worktree)
             for note in self.settings.notes:
                 self.sink(Notice(text=note, level="warning"))
             for note in worktree.notes:
@@ -145,14 +181,72 @@ class Fix:
                 secrets=self.settings.secrets,
                 first_limit_s=min(FIRST_LIMIT_S, self.settings.time_limit_s),
             )
+            if self.request.page is not None:
+                self.watch = self._watch(self.request.page, worktree, self.suite)
+                self.pictures = (*self.pictures, await self.watch.look_before())
             lacking = await self._take_baseline(self.suite, worktree)
             model = await self.opener(self.settings)
             try:
                 self._choose(model, lacking)
                 await self._repair(model, worktree, self.suite)
+                self.files, self.diff = worktree.changed(), worktree.diff()
+                await self._review(model)
             finally:
                 await model.aclose()
-            return await self._prove_and_deliver(worktree, self.suite)
+            return await self._deliver(worktree, target)
+
+    @property
+    def _choices(self) -> dict[str, Any]:
+        """The options of this run, as `m3agent.fix.rerun` reads them."""
+        chosen = ("test_command", "candidates", "strategy", "mode", "seed")
+        settled = ("model", "max_steps", "time_limit_s", "max_tokens", "temperature")
+        return {name: getattr(self.request, name) for name in chosen} | {
+            name: getattr(self.settings, name) for name in settled
+        }
+
+    @contextlib.contextmanager
+    def _nothing_lost(self, worktree: WorkTree) -> Iterator[None]:
+        """However the work ends: a change that lies there, and was not handed over, is kept as a patch and told."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(GitFailed, M3Error, OSError):  # what ended the work is what the person must hear
+                self.files, self.diff = worktree.changed(), worktree.diff()
+                if self.files and "patch" not in self.delivery:
+                    self.delivery["patch"] = str(
+                        write_patch(worktree, self.issue, self.run_id, self.settings.state_dir)
+                    )
+            raise
+
+    def _patch(self, worktree: WorkTree) -> str:
+        return str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir, beside_the_code=self.keep))
+
+    def _check_delivery(self, worktree: WorkTree) -> Target | None:
+        """What was asked for must be possible: it is known before the work, and told then."""
+        if self.request.commit or self.request.pull_request:
+            check_can_commit(worktree.origin)
+        return find_target(worktree.origin, self.settings.forges) if self.request.pull_request else None
+
+    async def _review(self, model: LanguageModel) -> None:
+        if self.evidence is None or not self.evidence.proven:
+            return
+        if not model.info.is_nano:
+            start = self._phase("review", "a fresh fork that sees the issue and the diff")
+        self.review = await review(model, self.issue, self.diff, self.budget, self.sink, seed=self.request.seed)
+        if not model.info.is_nano:
+            self._phase_ended("review", self.review.verdict or self.review.missing, start)
+
+    def _watch(self, page: Page, worktree: WorkTree, suite: Suite) -> PageWatch:
+        context = ToolContext(
+            root=worktree.root,
+            spill_dir=self.spill_dir,
+            environment=dict(suite.environment),
+            sandbox=suite.sandbox,
+            unconfined=suite.unconfined,
+            disposable=True,
+            secrets=suite.secrets,
+        )
+        return PageWatch(page, worktree, context, self.sink, build=self.request.build, network=self.settings.network)
 
     async def _take_baseline(self, suite: Suite, worktree: WorkTree) -> Ended | None:
         """Take the baseline. Returns why only a free agent may go on: no tests, or none that fails."""
@@ -186,15 +280,17 @@ class Fix:
     def _choose(self, model: LanguageModel, lacking: Ended | None) -> None:
         """Name the model and settle the strategy: the embedded model searches, a large one works freely."""
         self.model_name = model.info.name
-        for line in told(self.request.pictures, model.info, self.settings.image_rule):
-            self.sink(Notice(text=line, level="info" if model.info.reads_images else "warning"))
+        if model.info.note:
+            self.sink(Notice(text=model.info.note))
+        for notice in told(self.pictures, model.info, self.settings.image_rule, self.spill_dir):
+            self.sink(notice)
         if self.request.strategy == "auto":
             self.strategy = "search" if model.info.is_nano else "agent"
         if lacking is not None and self.strategy == "search":
             raise lacking
 
     async def _repair(self, model: LanguageModel, worktree: WorkTree, suite: Suite) -> None:
-        images = parts_for(self.request.pictures, model.info)
+        images = parts_for(self.pictures, model.info)
         if self.strategy == "agent":
             options = Options(
                 max_tokens=self.settings.max_tokens, temperature=self.settings.temperature, seed=self.request.seed
@@ -232,37 +328,52 @@ class Fix:
         self.evidence = await verify(worktree, suite, self.baseline, result.after)
         self._phase_ended("verify", self.evidence.reason or "undoing the change makes the tests fail again", start)
 
-    async def _prove_and_deliver(self, worktree: WorkTree, suite: Suite) -> str:
-        """Hand over what is proven. A change that nothing could verify is kept as a patch and never applied."""
-        self.files, self.diff = worktree.changed(), worktree.diff()
+    async def _deliver(self, worktree: WorkTree, target: Target | None) -> str:
+        """Hand over what is proven. A change that is not is kept as a patch, and never applied or committed."""
         evidence = self.evidence
+        self.delivery["patch"] = self._patch(worktree)
         if evidence is None:
-            self.delivery["patch"] = str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir))
             raise Ended("unverified", "changed, but no tests exist that could verify it; the change was not applied")
         if not evidence.proven:
             raise self.ended_early or Ended("not_fixed", f"not fixed: {evidence.reason}")
-        self.delivery["patch"] = str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir))
         summary = _what_is_proven(evidence)
+        watch = self.watch
+        if watch is not None and not watch.page.is_remote:
+            await watch.look_after()
+        secrets, report = self.settings.secrets, self._report()
+        page = secrets.redact(markdown_report(report, "fixed", summary))
+        page_file = write_report(Path(self.delivery["patch"]), ".md", page)
+        self.delivery["report"] = str(page_file)
         if self.request.in_place:
             check_untouched(worktree)
-        if self.request.commit:
-            self.delivery["branch"] = commit_on_branch(worktree, self.issue, self._commit_message(evidence))
-        if self.request.in_place:
-            with UndoJournal(self.settings.state_dir, self.repo, request=self.run_id).step(f"fix {self.issue.title}"):
-                self.delivery["applied"] = ", ".join(apply_in_place(worktree))
+        looks_in_place = watch is not None and watch.page.is_remote
+        if looks_in_place:  # before anything is committed: what cannot be seen is not called fixed
+            await self._apply(worktree)
+        if self.request.commit or target is not None:
+            taken = branches_of(worktree.origin, target) if target else ()
+            message = secrets.redact(commit_message(self.issue, self._report()))
+            self.delivery["branch"] = commit_on_branch(worktree, self.issue, message, taken)
+        if target is not None:
+            text = secrets.redact(markdown_report(report, "fixed", summary, with_diff=False))
+            self.delivery["pull_request"] = publish(
+                worktree.origin, target, self.issue, branch=self.delivery["branch"], diff=self.diff, secrets=secrets,
+                body_file=write_report(Path(self.delivery["patch"]), ".body.md", text),
+            )  # fmt: skip
+        if self.request.in_place and not looks_in_place:
+            await self._apply(worktree)
         return summary
 
-    def _commit_message(self, evidence: Evidence) -> str:
-        before, after = self.baseline.report.counts if self.baseline else None, evidence.after.counts
-        counts = f"Tests before: {before.passed} passed, {before.failed + before.errors} failed. " if before else ""
-        return (
-            f"fix: {self.issue.title}\n\nIssue: {self.issue.source}\n"
-            f"{counts}After: {after.passed} passed, {after.failed + after.errors} failed.\n"
-            f"Undoing the change makes the failing tests fail again.\nMade by m3 with {self.model_name}.\n"
-        )
+    async def _apply(self, worktree: WorkTree) -> None:
+        """Write the change into the person's files, as a step that can be undone; not if the page is then not seen."""
+        with UndoJournal(self.settings.state_dir, self.repo, request=self.run_id).step(f"fix {self.issue.title}"):
+            applied = apply_in_place(worktree)
+            if self.watch is not None and self.watch.page.is_remote:
+                with take_back(worktree, applied):
+                    await self.watch.look_after()
+            self.delivery["applied"] = ", ".join(applied)
 
-    def _ended(self, outcome: str, code: Exit, summary: str) -> int:
-        report = build_report(
+    def _report(self) -> dict[str, Any]:
+        return build_report(
             issue=self.issue,
             repo=self.repo,
             model=self.model_name,
@@ -271,12 +382,18 @@ class Fix:
             suite=self.suite,
             baseline=self.baseline,
             evidence=self.evidence,
+            review=self.review,
+            pictures=len(self.request.pictures),
             diff=self.diff,
             files=self.files,
             candidates_tried=self.tried,
             candidates_limit=self.request.candidates,
             delivery=self.delivery,
+            page=self.watch.report() if self.watch else None,
         )
+
+    def _ended(self, outcome: str, code: Exit, summary: str) -> int:
+        report = self._report()
         text = "\n".join(part for part in (summary, evidence_text(report)) if part)
         self.sink(
             RunEnded(
@@ -286,6 +403,7 @@ class Fix:
         return int(code)
 
     def _phase(self, name: str, detail: str) -> float:
+        self._doing = f", in the phase {name} ({detail})"
         self.sink(PhaseStarted(name=name, detail=detail))
         return time.monotonic()
 

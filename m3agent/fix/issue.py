@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from m3agent.errors import M3Error
 from m3agent.fix.hidden import visible_text
@@ -91,6 +92,17 @@ def clean_issue(
         pictures=pictures,
         notes=tuple(told),
     )
+
+
+def issue_json(issue: Issue) -> dict[str, Any]:
+    """The issue as JSON values."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(issue).items()}
+
+
+def issue_from_json(value: Mapping[str, Any]) -> Issue:
+    """The issue that `issue_json` wrote. Errors: TypeError for anything else."""
+    fields: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in value.items()}
+    return Issue(**fields)
 
 
 def issue_name(issue: Issue) -> str:

@@ -29,7 +29,7 @@ async def run_own_tests(
     rest = tuple(path for path in changed if path not in test_code)
     if not rest:
         return (), "only test code was changed"
-    ids = tuple(i for i in delivered.outcomes if any(_is_in(i, path) for path in test_code))
+    ids = tests_in(test_code, delivered)
     if not ids and all(path.endswith(".py") for path in test_code):
         return (), NOTHING_SHOWN  # settings and helpers alone
     with worktree.without(rest):
@@ -42,6 +42,11 @@ async def run_own_tests(
         name = (*failing, *(e.test_id for e in undone.collection_errors))[0]
         return (), f"without the change {name} fails on an import; let it fail on the reported symptom"
     return (), NOTHING_SHOWN
+
+
+def tests_in(paths: Sequence[str], report: TestReport) -> tuple[str, ...]:
+    """The tests of a run that stand in these files."""
+    return tuple(i for i in report.outcomes if any(_is_in(i, path) for path in paths))
 
 
 def _is_in(test_id: str, path: str) -> bool:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ def own_folder(repo: Path, name: str) -> Path:
     """
     home = repo / ".m3"
     folder = home / name
+    if home.is_symlink() or folder.is_symlink():  # a repository may bring one that leads anywhere
+        raise OSError(errno.ELOOP, "it is a symbolic link", str(home))
     folder.mkdir(parents=True, exist_ok=True)
     ignore = home / ".gitignore"
     if not ignore.exists():

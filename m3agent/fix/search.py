@@ -18,6 +18,7 @@ from m3agent.budget import Budget
 from m3agent.events import CandidateTried, Notice, PhaseEnded, PhaseStarted, ToolEnded, ToolStarted
 from m3agent.fix.baseline import Baseline
 from m3agent.fix.candidates import Candidate, CandidateMaker, Proposal, line_number, touches_run_code
+from m3agent.fix.checks import run_checks
 from m3agent.fix.issue import Issue
 from m3agent.fix.mutations import mutations
 from m3agent.fix.outcome import Ended
@@ -26,7 +27,8 @@ from m3agent.fix.ranking import Ranked, fused_log_shares
 from m3agent.fix.suite import Suite
 from m3agent.fix.suspects import Suspect, find_suspects
 from m3agent.fix.trial import Trial, try_change
-from m3agent.fix.worktree import WorkTree
+from m3agent.fix.verify import worse
+from m3agent.fix.worktree import Entry, WorkTree
 from m3agent.llm.protocol import BadReply, ContextFull, LanguageModel, Options
 from m3agent.messages import ImagePart, ToolCall, assistant, tool_result, user
 from m3agent.prompt import Conversation, system_prompt
@@ -213,14 +215,15 @@ class Search:
     async def _try(self, candidate: Candidate) -> TestReport | None:
         """Run the tests with the edit in place. The whole suite's report if it holds; else the file is as before."""
         start = time.monotonic()
-        file = self.worktree.root / candidate.path
-        file.write_bytes(candidate.after)
+        self.worktree.put(candidate.path, Entry(candidate.after))  # tests could have left a link there
         trial = Trial(verdict="broken", detail="interrupted")
         try:
             trial = await try_change(self.suite, self.baseline, load_plugins=self._load_plugins)
+            if trial.after and (why := worse(await run_checks(self.worktree, self.suite, [candidate.path]))):
+                trial = Trial(verdict="regressed", detail=why)
         finally:
             if trial.after is None:
-                file.write_bytes(candidate.before)
+                self.worktree.put(candidate.path, Entry(candidate.before))
             self.tried += 1
             self.sink(
                 CandidateTried(

@@ -39,6 +39,11 @@ class Suite:
     def __post_init__(self) -> None:
         self._python = find_python(self.origin, self.environment)
 
+    @property
+    def python(self) -> str:
+        """The interpreter of the person's folder, which has what the tests import."""
+        return self._python
+
     async def run(
         self,
         name: str,

@@ -15,7 +15,8 @@ from pathlib import PurePosixPath
 
 from m3_tools.report import GOOD, TestComparison, TestReport, compare, is_test_file
 from m3agent.fix.baseline import Baseline
-from m3agent.fix.own_tests import NOTHING_SHOWN, run_own_tests
+from m3agent.fix.checks import Check, run_checks
+from m3agent.fix.own_tests import NOTHING_SHOWN, run_own_tests, tests_in
 from m3agent.fix.suite import Suite
 from m3agent.fix.worktree import WorkTree
 
@@ -35,7 +36,7 @@ class Evidence:
 
     `after` ran with the test code as it was, `delivered` with that of the change; None if it touches no test code or
     was refused before. `repaired` are the targets that had to pass, `shown` the tests in the touched test code that
-    fail without the rest of the change.
+    fail without the rest of the change. `checks` are linters and type checkers; they run last.
     """
 
     reason: str
@@ -48,6 +49,7 @@ class Evidence:
     delivered: TestReport | None
     repaired: tuple[str, ...]
     shown: tuple[str, ...]
+    checks: tuple[Check, ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -85,6 +87,13 @@ async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: Te
     if not reason and test_code:
         delivered = await suite.run("delivered", limit_s=baseline.limit_s)
         reason = _why_not_delivered(baseline, delivered, left)
+        own = [i for i in tests_in(test_code, delivered) if _passes(delivered, i) and i not in baseline.flaky]
+        if (
+            not reason
+            and own
+            and not await holds_every_time(suite, own, limit_s=baseline.limit_s, repeats=LEAST_REPEATS)
+        ):
+            reason = "the tests that the change adds or edits do not pass every time"
     why_none = NOTHING_SHOWN
     if not reason and delivered is not None:
         shown, why_none = await run_own_tests(worktree, suite, changed, test_code, delivered, limit_s=baseline.limit_s)
@@ -93,8 +102,10 @@ async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: Te
         if shown and not await holds_every_time(suite, shown, limit_s=baseline.limit_s):
             reason = "the tests of the change do not pass every time"
         flags = (*_flags_of_own_proof(shown, left), *flags)
+    worktree.settle(changed)  # what these runs left is no part of the change
+    checks = () if reason else await run_checks(worktree, suite, changed)
     return Evidence(
-        reason=reason,
+        reason=reason or worse(checks),
         flags=flags,
         changed=changed,
         diff=diff,
@@ -104,16 +115,27 @@ async def verify(worktree: WorkTree, suite: Suite, baseline: Baseline, after: Te
         delivered=delivered,
         repaired=targets,
         shown=shown,
+        checks=checks,
     )
 
 
-async def holds_every_time(suite: Suite, ids: Sequence[str], *, limit_s: float, load_plugins: bool = True) -> bool:
+def worse(checks: Sequence[Check]) -> str:
+    """Why a change must not be handed over although the tests are content: a tool finds more than before."""
+    for check in checks:
+        if check.new:
+            return f"{check.name} finds {len(check.new)} more than before: {check.new[0]}"
+    return ""
+
+
+async def holds_every_time(
+    suite: Suite, ids: Sequence[str], *, limit_s: float, load_plugins: bool = True, repeats: int = REPEATS
+) -> bool:
     """Whether these tests pass in run after run with the change that lies in the work tree.
 
     Each run has a hash seed of its own: an order of a set that fits by chance is no repair.
     """
     start = time.monotonic()
-    for number in range(1, REPEATS + 1):
+    for number in range(1, repeats + 1):
         if number > LEAST_REPEATS and time.monotonic() - start > REPEAT_S:
             break
         again = await suite.run("again", ids, limit_s=limit_s, load_plugins=load_plugins, hash_seed=number)

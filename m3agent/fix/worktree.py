@@ -12,7 +12,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from m3agent.errors import BrokenEnvironment, M3Error
@@ -38,6 +38,8 @@ class WorkTree:
     root: Path
     base: str
     notes: tuple[str, ...] = ()
+    is_clone: bool = False
+    """Whether `base` is a commit of the person's repository, too."""
 
     def diff(self) -> str:
         """What was changed since the beginning, new files included, as a patch that `git apply` takes."""
@@ -54,33 +56,54 @@ class WorkTree:
 
     def base_bytes(self, path: str) -> bytes | None:
         """The file's bytes at the beginning, as they lie in a work tree; None if it did not exist."""
-        try:
-            return git_bytes(self.root, "cat-file", "--filters", f"{self.base}:{path}")
-        except GitFailed:
-            return None
+        entry = self.base_entry(path)
+        return entry.data if entry else None
 
-    def settle(self) -> None:
-        """Take what lies there now, apart from tracked files, as not ours: leftovers of a test run, for instance."""
-        tracked = {name for name in self.changed() if self.base_bytes(name) is not None}
-        for name in tracked:
-            write_or_remove(self.root / name, self.base_bytes(name))
-        leftovers = [name for name in self.changed() if name not in tracked]
+    def base_entry(self, path: str) -> Entry | None:
+        """What stood at the path at the beginning; None if there was no file and no link."""
+        return committed_entry(self.root, self.base, path)
+
+    def settle(self, change: Sequence[str] = ()) -> None:
+        """Take what lies there now beside the `change` as not ours: leftovers of a test run, for instance.
+
+        Tracked files are as they were again. New ones go, but before there is a change: then they stay, since the tests
+        may build on them, and count no more.
+        """
+        others = [name for name in self.changed() if name not in change]
+        tracked = {name: entry for name in others if (entry := self.base_entry(name)) is not None}
+        for name, entry in tracked.items():
+            self.put(name, entry)
+        leftovers = [name for name in others if name not in tracked]
         git(self.root, "reset", "--quiet")
-        if leftovers:
+        if change:
+            for name in leftovers:
+                self.put(name, None)
+        elif leftovers:
             with (self.root / ".git/info/exclude").open("a", encoding="utf-8", errors="surrogateescape") as file:
                 file.writelines(f"/{_quoted(name)}\n" for name in leftovers)
 
     @contextlib.contextmanager
     def without(self, paths: tuple[str, ...]) -> Iterator[None]:
         """Within the block the given paths are as they were at the beginning; afterwards the changes are back."""
-        changed = {path: read_bytes(self.root / path) for path in paths}
+        changed = {path: read_entry(self.root / path) for path in paths}
         try:
-            for path in paths:
-                write_or_remove(self.root / path, self.base_bytes(path))
+            for path in sorted(paths):  # a link goes before what stood in a folder of its name
+                self.put(path, self.base_entry(path))
             yield
         finally:
-            for path, data in changed.items():
-                write_or_remove(self.root / path, data)
+            for path, entry in sorted(changed.items(), reverse=True):
+                self.put(path, entry)
+
+    def put(self, path: str, entry: Entry | None) -> None:
+        """Make the path hold this and nothing else. What a command left there is not followed out of the tree."""
+        file = self.root / path
+        if not file.parent.resolve().is_relative_to(self.root):
+            raise M3Error(f"{path} leads out of the work tree, through a link that a command made; nothing was written")
+        if file.is_dir() and not file.is_symlink():
+            if entry is None:
+                return
+            shutil.rmtree(file)
+        write_entry(file, entry)
 
 
 def _quoted(name: str) -> str:
@@ -88,25 +111,52 @@ def _quoted(name: str) -> str:
     return "".join(f"\\{char}" if char in "\\*?[]#! " else char for char in name)
 
 
-def read_bytes(file: Path) -> bytes | None:
-    """The bytes of a file, or None where there is no regular file."""
-    return file.read_bytes() if file.is_file() else None
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A file's bytes, or a symbolic link with the text that it holds."""
+
+    data: bytes
+    is_link: bool = False
 
 
-def write_or_remove(file: Path, data: bytes | None) -> None:
-    """Make the file hold these bytes, or not exist; its mode stays."""
-    if data is None:
+def read_entry(file: Path) -> Entry | None:
+    """What lies at the path, or None where there is neither a regular file nor a link. Links are not followed."""
+    if file.is_symlink():
+        return Entry(os.fsencode(os.readlink(file)), is_link=True)
+    return Entry(file.read_bytes()) if file.is_file() else None
+
+
+def committed_entry(repo: Path, commit: str, path: str) -> Entry | None:
+    """What a commit holds at the path, in the form in which it lies in a work tree."""
+    try:
+        mode = git_bytes(repo, "ls-tree", "-z", "--full-tree", commit, "--", f":(literal){path}")[:6]
+        if mode == b"120000":
+            return Entry(git_bytes(repo, "cat-file", "blob", f"{commit}:{path}"), is_link=True)
+        if mode.startswith(b"100"):
+            return Entry(git_bytes(repo, "cat-file", "--filters", f"{commit}:{path}"))
+    except GitFailed:
+        pass
+    return None
+
+
+def write_entry(file: Path, entry: Entry | None) -> None:
+    """Make the path hold this, or nothing; a link there is replaced and not followed, a file's mode stays."""
+    if entry is None or entry.is_link or file.is_symlink():
         file.unlink(missing_ok=True)
+    if entry is None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(data)
+    if entry.is_link:
+        file.symlink_to(os.fsdecode(entry.data))
+    else:
+        file.write_bytes(entry.data)
 
 
 @contextlib.contextmanager
-def open_worktree(repo: Path) -> Iterator[WorkTree]:
-    """A work tree of our own for `repo`; it is removed when the block ends, however it ends.
+def open_worktree(repo: Path, base: str = "") -> Iterator[WorkTree]:
+    """A work tree of our own for `repo`, at `base` (else HEAD); it is removed when the block ends, however it ends.
 
-    Errors: M3Error if `repo` is no folder; BrokenEnvironment if git is missing or cannot read the repository.
+    Errors: M3Error if `repo` is no folder or has no such commit; BrokenEnvironment if git is missing or cannot read it.
     """
     if not repo.is_dir():
         raise M3Error(f"{repo} is no folder; give --repo the folder of the repository")
@@ -114,18 +164,26 @@ def open_worktree(repo: Path) -> Iterator[WorkTree]:
     # The folder keeps its name: tools and tests may show it, and some packages are found by it.
     root = holder / (repo.name or "repository")
     try:
-        yield _fill(repo, root)
+        yield _fill(repo, root, base)
     except GitFailed as error:
         raise BrokenEnvironment(f"git cannot work with {repo}: {error}") from error
     finally:
         shutil.rmtree(holder, ignore_errors=True)
 
 
-def _fill(repo: Path, root: Path) -> WorkTree:
+def _fill(repo: Path, root: Path, base: str) -> WorkTree:
+    if _is_bare(repo):
+        raise M3Error(f"{repo} is a bare repository, without files to work on; give --repo a clone of it")
     top = top_level(repo)
     if top == repo.resolve() and has_commit(repo):
-        return _clone(repo, root)
-    return _copy(repo, root, inside=top is not None)
+        return _clone(repo, root, base or "HEAD")
+    if base:
+        raise M3Error(f"{repo} has no commits of its own, so the work cannot start from {base}")
+    if top == repo.resolve():
+        return _copy(repo, root, inside=True, why="has no commit yet")
+    if top is not None:
+        return _copy(repo, root, inside=True, why="is a part of a larger git repository")
+    return _copy(repo, root, inside=False, why="is no git repository")
 
 
 def top_level(folder: Path) -> Path | None:
@@ -136,6 +194,13 @@ def top_level(folder: Path) -> Path | None:
         return None
 
 
+def _is_bare(folder: Path) -> bool:
+    try:
+        return git(folder, "rev-parse", "--is-inside-git-dir", "--is-inside-work-tree") == "true\nfalse"
+    except GitFailed:
+        return False
+
+
 def has_commit(folder: Path) -> bool:
     try:
         git(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
@@ -144,23 +209,52 @@ def has_commit(folder: Path) -> bool:
     return True
 
 
-def _clone(repo: Path, root: Path) -> WorkTree:
-    base = git(repo, "rev-parse", "HEAD")
+def _clone(repo: Path, root: Path, name: str) -> WorkTree:
+    try:
+        base = git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    except GitFailed as error:
+        raise M3Error(f"there is no commit {name!r} in {repo}") from error
     source = str(repo.resolve())
     try:
         git(root.parent, "clone", "--quiet", "--no-checkout", "--shared", source, str(root))
     except GitFailed:  # a shallow repository cannot lend its objects
         shutil.rmtree(root, ignore_errors=True)
         git(root.parent, "clone", "--quiet", "--no-checkout", source, str(root))
-    git(root, "checkout", "--quiet", "--detach", base)
-    notes = []
+    git(root, "checkout", "--quiet", "--detach", base, environment={"GIT_LFS_SKIP_SMUDGE": "1"})
+    notes = _add_submodules(repo.resolve(), root)
+    attributes = root / ".gitattributes"
+    if attributes.is_file() and b"filter=lfs" in attributes.read_bytes():
+        notes.append("files kept by git-lfs are pointers in the work tree: tests that read them will fail there")
     if changed := git(repo, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules"):
         count = len(changed.splitlines())
-        notes.append(f"{count} file(s) with changes that are not committed: the repair starts from HEAD, without them")
-    return WorkTree(origin=repo.resolve(), root=root, base=base, notes=tuple(notes))
+        notes.append(
+            f"{count} file(s) with changes that are not committed: the repair starts from {name}, without them"
+        )
+    return WorkTree(origin=repo.resolve(), root=root, base=base, notes=tuple(notes), is_clone=True)
 
 
-def _copy(repo: Path, root: Path, *, inside: bool) -> WorkTree:
+def _add_submodules(repo: Path, root: Path) -> list[str]:
+    """Clone the person's submodules into the work tree, each at the commit that is recorded; says which are missing."""
+    listed = git_bytes(root, "ls-files", "--stage", "-z").split(b"\0") if (root / ".gitmodules").is_file() else []
+    missing = []
+    for line in listed:
+        about, _, name = line.partition(b"\t")
+        if not about.startswith(b"160000 "):
+            continue
+        path, commit = os.fsdecode(name), about.split()[1].decode()
+        try:
+            if not (repo / path / ".git").exists():
+                raise GitFailed("it is not checked out")
+            git(root, "clone", "--quiet", "--no-checkout", "--shared", str(repo / path), path)
+            git(root / path, "checkout", "--quiet", "--detach", commit)
+        except GitFailed:
+            missing.append(path)
+    if not missing:
+        return []
+    return [f"submodules that are not checked out in your repository, and so are empty here: {', '.join(missing)}"]
+
+
+def _copy(repo: Path, root: Path, *, inside: bool, why: str) -> WorkTree:
     root.mkdir(parents=True)
     total = 0
     for name in _listed(repo) if inside else _walked(repo):
@@ -175,7 +269,6 @@ def _copy(repo: Path, root: Path, *, inside: bool) -> WorkTree:
         shutil.copy2(source, target)
     git(root, "init", "--quiet")
     base = commit_all(root, "as it was")
-    why = "is a part of a larger git repository" if inside else "is no git repository"
     note = f"{repo.name} {why}: the repair is made in a copy of its files as they are now"
     return WorkTree(origin=repo.resolve(), root=root, base=base, notes=(note,))
 

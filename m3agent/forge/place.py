@@ -51,20 +51,30 @@ def issue_at(url: str, forges: tuple[Forge, ...]) -> tuple[Project, int]:
     return Project(forge=forge, path=match["project"]), int(match["number"])
 
 
-def project_of_remote(repo: Path, forges: tuple[Forge, ...]) -> Project:
-    """The project of the repository's remote (origin, else the first). Errors: M3Error if there is none to ask."""
+def remote_name(repo: Path) -> str:
+    """The remote that issues and pull requests belong to: origin, else the first; empty where there is none."""
     try:
         names = git(repo, "remote").split()
-        url = git(repo, "remote", "get-url", "origin" if "origin" in names else names[0]) if names else ""
+    except GitFailed:
+        return ""
+    return "origin" if "origin" in names else names[0] if names else ""
+
+
+def project_of_remote(repo: Path, forges: tuple[Forge, ...]) -> Project:
+    """The project of the repository's remote. Errors: M3Error if there is none to ask."""
+    name = remote_name(repo)
+    try:
+        url = git(repo, "remote", "get-url", name) if name else ""
     except GitFailed:
         url = ""
     if not url:
         raise M3Error("the repository has no remote to ask")
     match = _REMOTE.fullmatch(url)
     if match is None:
-        raise M3Error(f"its remote {_without_credentials(url)!r} is no forge to ask")
+        raise M3Error(f"its remote {without_credentials(url)!r} is no forge to ask")
     return Project(forge=forge_of(match["host"], forges), path=match["path"])
 
 
-def _without_credentials(url: str) -> str:
-    return re.sub(r"//[^@/]+@", "//", url)
+def without_credentials(url: str) -> str:
+    """The address, or a text that holds some, without the name and the password in it."""
+    return re.sub(r"//[^@/\s]+@", "//", url)

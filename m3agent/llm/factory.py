@@ -36,6 +36,8 @@ async def open_model(settings: Settings) -> LanguageModel:
         prefixes_dir=settings.prefixes_dir,
         disk_cache_bytes=settings.disk_cache_bytes,
         image_rule=settings.image_rule,
+        device=settings.device,
+        cuda_graphs=settings.cuda_graphs,
         ranks=ranks_config(settings),
         progress=loading_bar(settings),
     )

@@ -27,6 +27,8 @@ def check_gpus(settings: Settings) -> None:
         raise M3Error(f"--gpus is for a checkpoint folder, and {model} does not run here: leave --gpus out")
     if settings.ranks_on_cpu:
         return
+    if settings.device == "cpu":
+        raise M3Error("--gpus and the device cpu contradict each other: leave one of them out")
     import torch
 
     found = torch.cuda.device_count()

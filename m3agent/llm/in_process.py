@@ -29,7 +29,7 @@ from m3agent.llm.protocol import (
 )
 from m3agent.llm.wire import message_to_chat
 from m3agent.messages import Message, ToolCall
-from m3agent.settings import ImageRule
+from m3agent.settings import Device, ImageRule
 
 if TYPE_CHECKING:
     from m3_runtime.chat.events import ChatEvent
@@ -54,6 +54,8 @@ class InProcessModel:
         prefixes_dir: Path | None = None,
         disk_cache_bytes: int = 0,
         image_rule: ImageRule = "long_side",
+        device: Device = "auto",
+        cuda_graphs: bool = True,
         ranks: RanksConfig | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> InProcessModel:
@@ -81,7 +83,14 @@ class InProcessModel:
 
         try:
             engine = await asyncio.to_thread(
-                ChatEngine.load, folder or "nano", disk=disk, image_rule=rule, ranks=ranks, progress=loaded
+                ChatEngine.load,
+                folder or "nano",
+                device=device,
+                cuda_graphs=cuda_graphs,
+                disk=disk,
+                image_rule=rule,
+                ranks=ranks,
+                progress=loaded,
             )
         except asyncio.CancelledError:
             cancelled.set()  # the thread, and with it the other ranks, ends at its next layer
@@ -98,6 +107,7 @@ class InProcessModel:
             context_tokens=engine.context_tokens,
             is_nano=engine.is_nano,
             reads_images=engine.reads_images,
+            note=engine.plan.sentence if engine.plan is not None and engine.plan.was_a_choice else "",
         )
 
     async def stream(

@@ -134,6 +134,8 @@ class ModelInfo:
     context_tokens: int
     is_nano: bool = False
     reads_images: bool = False
+    note: str = ""
+    """Where it computes, in one line, if there was anything to choose."""
 
 
 class LanguageModel(Protocol):

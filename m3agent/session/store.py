@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from m3_tools.secret import Secrets
 from m3agent.errors import M3Error
 from m3agent.events import Event, RunEnded, RunStarted, event_from_json, event_to_json
 
+LOCK_PATIENCE_S = 1.0
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 
 
@@ -34,11 +36,24 @@ class Session:
     def __init__(self, path: Path, secrets: Secrets):
         self.path, self._secrets = path, secrets
         self._file = open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not self._locked():
             self._file.close()
-            raise M3Error(f"the session {path.stem} is open in another m3; leave it there first") from error
+            raise M3Error(f"the session {path.stem} is open in another m3; leave it there first")
+
+    def _locked(self) -> bool:
+        """Take the lock. An m3 that was killed just now may have left a child that has not begun its program yet, and
+        holds the lock until then.
+        """
+        until = time.monotonic() + LOCK_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    return False
+                time.sleep(0.02)
+            else:
+                return True
 
     @property
     def run_id(self) -> str:

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 SECOND_CTRL_C_S = 2.0
 KEYS = {
     "Enter": "send; while the model works, it reads this at its next step",
-    "Alt+Enter, \\ Enter": "a new line",
+    "\\ Enter": "a new line; Alt+Enter, too, while nothing runs",
+    "Alt+Enter": "while the model works: send for afterwards",
     "Esc, Ctrl-C": "stop what runs; Ctrl-C twice leaves",
     "Shift+Tab": "the next mode",
     "Up": "earlier messages; with an empty draft, take back what waits",
+    "Ctrl-O": "show the last reasoning whole",
     "Ctrl-R": "search earlier messages",
     "Ctrl-X Ctrl-E": "write in $EDITOR",
+    "Ctrl-V, Alt+V": "the picture on the clipboard; a picture file can be dropped or its path pasted",
     "@": "a file of the repository",
     "!": "run a command yourself; the model sees what it gave",
 }
@@ -40,6 +43,7 @@ def chat_keys(screen: Screen) -> KeyBindings:
     working = Condition(lambda: listener.working)
     empty = Condition(lambda: not draft.text)
     writing = ~is_searching
+    asked_nothing = Condition(lambda: screen.answer is None)
     last_ctrl_c = float("-inf")
 
     @keys.add("enter", filter=writing)
@@ -56,11 +60,24 @@ def chat_keys(screen: Screen) -> KeyBindings:
 
     @keys.add("escape", "enter", filter=writing)
     def _(event: KeyPressEvent) -> None:
-        draft.insert_text("\n")
+        if listener.working and screen.answer is None:
+            screen.send(later=True)
+        else:
+            draft.insert_text("\n")
 
     @keys.add(Keys.BracketedPaste)
     def _(event: KeyPressEvent) -> None:
-        draft.insert_text(screen.pastes.add(event.data))
+        if screen.answer is not None or not screen.pictures.paste(event.data):
+            draft.insert_text(screen.pastes.add(event.data))
+
+    @keys.add("c-v", filter=asked_nothing & writing)
+    @keys.add("escape", "v", filter=asked_nothing & writing & emacs_mode)  # some terminals keep Ctrl-V for themselves
+    def _(event: KeyPressEvent) -> None:
+        screen.pictures.paste("")
+
+    @keys.add("c-o", filter=writing)
+    def _(event: KeyPressEvent) -> None:
+        listener.expand()
 
     @keys.add("escape", filter=has_completions)
     def _(event: KeyPressEvent) -> None:

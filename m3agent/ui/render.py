@@ -29,7 +29,7 @@ from m3agent.events import (
     ToolStarted,
     TurnEnded,
 )
-from m3agent.ui.clean import clean, one_line
+from m3agent.ui.clean import clean, one_line, one_visible_line
 from m3agent.ui.diff import diff_text
 
 MAX_OUTPUT_LINES = 10
@@ -37,10 +37,10 @@ MAX_OUTPUT_LINES = 10
 MAX_SAID_LINES = 20
 INDENT = 4
 VERDICTS = {
-    "fixed": ("✓", "green", "fixed"),
-    "still_failing": ("✗", "red", "still failing"),
-    "regressed": ("✗", "red", "breaks other tests"),
-    "broken": ("✗", "yellow", "does not run"),
+    "fixed": ("✓", "good", "fixed"),
+    "still_failing": ("✗", "bad", "still failing"),
+    "regressed": ("✗", "bad", "breaks other tests"),
+    "broken": ("✗", "warn", "does not run"),
 }
 
 
@@ -50,19 +50,19 @@ def render(event: Event) -> RenderableType | None:
         case RunStarted():
             return run_started(event)
         case PhaseStarted():
-            line = _with_details(Text(one_line(event.name), "bold"), event.detail)
-            return marked("▸", "cyan", line, indent=0)
+            line = _with_details(Text(one_line(event.name), "strong"), event.detail)
+            return marked("▸", "accent", line, indent=0)
         case PhaseEnded():
-            return marked("▪", "cyan", _with_details(Text(one_line(event.summary)), seconds(event.duration_s)))
+            return marked("▪", "accent", _with_details(Text(one_line(event.summary)), seconds(event.duration_s)))
         case ToolEnded():
             return tool_ended(event)
         case CandidateTried():
             return candidate_line(event)
         case Notice():
-            mark, style = {"info": ("·", "dim"), "warning": ("!", "yellow"), "error": ("✗", "red")}[event.level]
+            mark, style = {"info": ("·", "quiet"), "warning": ("!", "warn"), "error": ("✗", "bad")}[event.level]
             return marked(mark, style, Text(one_line(event.text), style))
         case Said():
-            return marked("›", "bold cyan", excerpt(event.text, MAX_SAID_LINES, "bold"), indent=0)
+            return marked("›", "accent.strong", excerpt(event.text, MAX_SAID_LINES, "strong"), indent=0)
         case Aside():
             return aside(event, Text(clean(event.answer).strip()))
         case RunEnded():
@@ -71,23 +71,18 @@ def render(event: Event) -> RenderableType | None:
 
 
 def run_started(event: RunStarted) -> RenderableType:
-    head = Text.assemble(("m3 ", "bold cyan"), (one_line(event.command), "bold"), ("  ", ""))
-    head.append(f"{one_line(event.model)} · {one_line(event.repo)}", "dim")
+    head = Text.assemble(("m3 ", "accent.strong"), (one_line(event.command), "strong"), ("  ", ""))
+    head.append(f"{one_line(event.model)} · {one_line(event.repo)}", "quiet")
     return Group(head, marked("", "", Text(one_line(event.task)), indent=0)) if event.task.strip() else head
 
 
 def aside(event: Aside, answer: RenderableType) -> RenderableType:
     """A question beside the conversation, with its answer behind a bar of its own."""
-    grid = Table.grid()
-    grid.add_column(width=4)
-    grid.add_column(overflow="fold")
-    grid.add_row(Text("  ↳", "magenta"), Text(one_line(event.question), "italic"))
-    grid.add_row("", answer)
-    return grid
+    return Group(marked("↳", "aside", Text(one_line(event.question), "slanted")), Padding(answer, (0, 0, 0, INDENT)))
 
 
 def run_ended(event: RunEnded) -> RenderableType:
-    style = "bold green" if event.exit_code == 0 else "bold yellow"
+    style = "good.strong" if event.exit_code == 0 else "warn.strong"
     mark = "✓" if event.exit_code == 0 else "✗"
     code = "" if event.exit_code == 0 else f"exit code {event.exit_code}"
     line = _with_details(Text(one_line(event.outcome), style), seconds(event.duration_s), code)
@@ -96,28 +91,28 @@ def run_ended(event: RunEnded) -> RenderableType:
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> Text:
     """A call on one line: the tool and what it is about."""
-    text = Text(one_line(name, 40), "bold")
+    text = Text(one_visible_line(name, 40), "strong")
     values = dict(arguments)
     for key in ("path", "symbol", "line", "pattern", "command", "tests", "action"):
         if values.get(key) not in (None, "", []):
             value = values[key]
             shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            text.append(" " + one_line(shown.removesuffix("|") if key == "line" else shown, 120), "default")
+            text.append(" " + one_visible_line(shown.removesuffix("|") if key == "line" else shown, 120), "default")
         values.pop(key, None)
     for key in ("start", "end", "glob", "url"):
         if values.get(key) not in (None, ""):
-            text.append(f" {key} {one_line(str(values[key]), 60)}", "dim")
+            text.append(f" {key} {one_visible_line(str(values[key]), 60)}", "quiet")
     return text
 
 
 def tool_started(event: ToolStarted) -> RenderableType:
-    return marked("→", "cyan", call_text(event.name, event.arguments))
+    return marked("→", "accent", call_text(event.name, event.arguments))
 
 
 def tool_ended(event: ToolEnded, arguments: Mapping[str, Any] | None = None) -> RenderableType:
     """The call's line as its result, then what it shows. `arguments` are those of its `ToolStarted`, when known."""
     failed_tests = any(isinstance(b, TestsBlock) and b.failed + b.errors for b in event.display)
-    mark, style = ("✗", "red") if event.is_error or failed_tests else ("✓", "green")
+    mark, style = ("✗", "bad") if event.is_error or failed_tests else ("✓", "good")
     line = call_text(event.name, arguments or {})
     facts = [fact for fact in _facts(event.display) if fact not in line.plain]
     allowed = "" if event.is_error or event.rule == CHANGES_NOTHING else event.rule
@@ -129,7 +124,7 @@ def tool_ended(event: ToolEnded, arguments: Mapping[str, Any] | None = None) -> 
         if (shown := display_block(block)) is not None
     ]
     if event.is_error and not event.display:
-        parts.append(Padding(excerpt(event.text, 4, "red"), (0, 0, 0, INDENT), expand=False))
+        parts.append(Padding(excerpt(event.text, 4, "bad"), (0, 0, 0, INDENT), expand=False))
     return Group(*parts)
 
 
@@ -141,10 +136,10 @@ def display_block(block: DisplayBlock) -> RenderableType | None:
         case CommandBlock():
             return excerpt(block.output) if block.output.strip() else None
         case TestsBlock():
-            return _lines(Text(one_line(name, 200), "red") for name in block.failures[:5]) if block.failures else None
+            return _lines(Text(one_line(name, 200), "bad") for name in block.failures[:5]) if block.failures else None
         case TodoBlock():
-            marks = {"done": ("☑", "green"), "active": ("◐", "cyan"), "pending": ("☐", "dim")}
-            rows = [(marks.get(state, ("☐", "dim")), text) for state, text in block.items]
+            marks = {"done": ("☑", "good"), "active": ("◐", "accent"), "pending": ("☐", "quiet")}
+            rows = [(marks.get(state, ("☐", "quiet")), text) for state, text in block.items]
             return _lines(Text.assemble((f"{m} ", s), one_line(t, 200)) for (m, s), t in rows)
         case TextBlock():
             return excerpt(block.text) if block.text.strip() else None
@@ -154,7 +149,7 @@ def display_block(block: DisplayBlock) -> RenderableType | None:
 
 def candidate_line(event: CandidateTried) -> RenderableType:
     mark, style, words = VERDICTS[event.verdict]
-    line = Text.assemble((f"{event.index}/{event.total} ", "dim"), one_line(event.path, 60))
+    line = Text.assemble((f"{event.index}/{event.total} ", "quiet"), one_line(event.path, 60))
     return marked(mark, style, _with_details(line, words, one_line(event.detail, 80), seconds(event.duration_s)))
 
 
@@ -168,10 +163,10 @@ def turn_line(event: TurnEnded) -> RenderableType | None:
         facts.append(f"{event.completion_tokens:,} out")
     if event.completion_tokens > 1 and event.duration_s > 0.05:
         facts.append(f"{event.completion_tokens / event.duration_s:.0f}/s")
-    return marked("", "", Text(" · ".join(facts), "dim")) if facts else None
+    return marked("", "", Text(" · ".join(facts), "quiet")) if facts else None
 
 
-def excerpt(text: str, limit: int = MAX_OUTPUT_LINES, style: str = "dim") -> Text:
+def excerpt(text: str, limit: int = MAX_OUTPUT_LINES, style: str = "quiet") -> Text:
     """The head and tail of a text, with the number of lines between them."""
     lines = [line[:400] + "…" if len(line) > 400 else line for line in clean(text).strip("\n").split("\n")]
     if len(lines) > limit:
@@ -221,7 +216,7 @@ def _facts(blocks: Iterable[DisplayBlock]) -> list[str]:
 def _with_details(line: Text, *details: str) -> Text:
     for detail in details:
         if detail:
-            line.append(f" · {one_line(detail, 200)}", "dim")
+            line.append(f" · {one_line(detail, 200)}", "quiet")
     return line
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from m3_tools.base import CommandBlock, DiffBlock, TestsBlock, TextBlock, TodoBlock
+from m3_tools.base import CommandBlock, DiffBlock, PictureBlock, TestsBlock, TextBlock, TodoBlock
 from m3agent.events import (
     AnswerText,
     Aside,
     CandidateTried,
     Event,
+    FixAsked,
     MessageAdded,
     Notice,
     PhaseEnded,
@@ -51,6 +52,7 @@ SAMPLES: tuple[Event, ...] = (
         task="Items at their minimum are ordered again",
         version="0.1.0",
     ),
+    FixAsked(base="0adefa6", issue={"title": "Items at their minimum are ordered again"}, choices={"seed": 1}),
     RequestStarted(request="20260930-141503-9f3a/1b2c3d4e"),
     Said(text="repair it, please"),
     PhaseStarted(name="baseline", detail="python -m pytest"),
@@ -140,6 +142,7 @@ SAMPLES: tuple[Event, ...] = (
         duration_s=0.5,
     ),
     Notice(text="tests/test_slow.py was left out: it needs the network", level="warning"),
+    Notice(text="bug.png: 1280 × 800", pictures=(PictureBlock(title="bug.png", path="b.png", width=1280, height=800),)),
     PhaseEnded(name="repair", summary="candidate 3 of 3 passes every test", duration_s=4.1),
     TurnStarted(turn=2),
     AnswerText(text=ANSWER),

@@ -9,7 +9,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TextIO, cast
+from typing import TextIO, cast
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.application.current import set_app
@@ -20,8 +20,6 @@ from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Always
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
-from prompt_toolkit.input.vt100 import Vt100Input
-from prompt_toolkit.key_binding import KeyPress
 from prompt_toolkit.layout import (
     AnyContainer,
     BufferControl,
@@ -33,72 +31,47 @@ from prompt_toolkit.layout import (
     VerticalAlign,
     Window,
 )
+from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
-from prompt_toolkit.styles import Style
+from prompt_toolkit.styles import DynamicStyle, Style
 from prompt_toolkit.widgets import SearchToolbar
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from m3agent.settings import Notify, ThemeName
+from m3agent.ui.attention import Attention, FocusInput
 from m3agent.ui.clean import one_line
+from m3agent.ui.face import Face
 from m3agent.ui.keys import chat_keys
+from m3agent.ui.listener import Listener
 from m3agent.ui.paste import Pastes
+from m3agent.ui.pictures import PastedPictures
 from m3agent.ui.surface import REDRAWS_PER_SECOND
+from m3agent.ui.themes import LOOKS, use_theme
 
 MAX_DRAFT_ROWS = 8
 MAX_MENU_ROWS = 6
 MAX_QUEUED_SHOWN = 3
 MAX_SAVED_CHARACTERS = 64_000
 """A longer message does not enter the history of the drafts."""
-QUESTION = "waiting for you: run it? [y]es, [n]o, or say what to do instead"
-_STYLE = Style.from_dict(
-    {
-        "prompt": "bold ansicyan",
-        "question": "bold ansiyellow",
-        "completion-menu": "noreverse",
-        "completion-menu.completion": "noreverse",
-        "completion-menu.completion.current": "reverse",
-        "completion-menu.meta.completion": "noreverse ansibrightblack",
-        "completion-menu.meta.completion.current": "reverse",
-    }
-)
 
 
-class Listener(Protocol):
-    """Who hears what the person does at the screen."""
-
-    @property
-    def working(self) -> bool: ...
-
-    @property
-    def mode(self) -> str: ...
-
-    @property
-    def queued(self) -> tuple[str, ...]: ...
-
-    def submit(self, line: str) -> None: ...
-
-    def stop(self) -> None:
-        """Stop what runs; nothing happens when nothing does."""
-        ...
-
-    def leave(self) -> None: ...
-
-    def next_mode(self) -> None: ...
-
-    def take_back(self) -> str:
-        """The newest line that waits, which then waits no more."""
-        ...
-
-    def status(self) -> Text:
-        """The line at the bottom."""
-        ...
-
-
-class Screen:
+class Screen(Face):
     """A surface with a draft below it. `run` must be running for anything to be drawn."""
 
-    def __init__(self, console: Console, listener: Listener, *, completer: Completer, history: Path, vi: bool):
+    def __init__(
+        self,
+        console: Console,
+        listener: Listener,
+        *,
+        completer: Completer,
+        history: Path,
+        vi: bool,
+        theme: ThemeName = "dark",
+        notify: Notify = "bell",
+    ):
         self.console, self.listener, self.pastes = console, listener, Pastes()
+        self.theme: ThemeName = theme
         self.draft = Buffer(
             completer=ThreadedCompleter(completer),
             complete_while_typing=True,
@@ -106,23 +79,29 @@ class Screen:
             multiline=True,
             tempfile_suffix=".md",
         )
+        self.pictures = PastedPictures(self.draft, listener)
         self._hint = ""
         self.answer: asyncio.Future[str] | None = None
         """Set while a question waits."""
+        self._question = ""
         self._frame: Callable[[], RenderableType] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._unprinted: list[str] = []
         self._in_editor = False
         output = Vt100_Output.from_pty(cast(TextIO, console.file))
         output.enable_cpr = False  # the draft follows the scrollback; where on the screen does not matter
+        keys = FocusInput(sys.stdin)
+        self._attention = Attention(output, keys, notify)
+        styles = {name: Style.from_dict(dict(look.draft)) for name, look in LOOKS.items()}
         self.app: Application[None] = Application(
             layout=self._layout(),
             key_bindings=chat_keys(self),
-            style=_STYLE,
+            style=DynamicStyle(lambda: styles[self.theme]),
+            color_depth=lambda: None if LOOKS[self.theme].colour else ColorDepth.MONOCHROME,
             editing_mode=EditingMode.VI if vi else EditingMode.EMACS,
             erase_when_done=True,
             output=output,
-            input=_WholePastes(sys.stdin),
+            input=keys,
         )
         self.app.ttimeoutlen = 0.05  # Esc must be felt at once
         self.app.timeoutlen = 0.2
@@ -146,9 +125,11 @@ class Screen:
 
     async def run(self) -> None:
         """Draw and listen until `close`."""
+        self._attention.begin()
         try:
             await self.app.run_async(handle_sigint=False, set_exception_handler=False)
         finally:
+            self._attention.end()
             self._flush()
 
     def close(self) -> None:
@@ -172,6 +153,16 @@ class Screen:
             self._ticking = None
         self.app.invalidate()
 
+    def use_theme(self, name: ThemeName) -> None:
+        """Draw with this theme from now on; what stands in the scrollback stays as it is."""
+        self.theme = name
+        use_theme(self.console, name)
+        self.app.invalidate()
+
+    def call(self, words: str) -> None:
+        """Call the person if they look elsewhere."""
+        self._attention.call(words)
+
     def say_shortly(self, hint: str, for_s: float) -> None:
         """Show a word in place of the bottom line for so many seconds."""
         self._hint = hint
@@ -182,24 +173,31 @@ class Screen:
         self._hint = ""
         self.app.invalidate()
 
-    async def ask(self) -> str:
-        """Wait for the answer to a question that was printed. The draft comes back afterwards, as it was.
+    async def ask(self, question: str, draft: str = "") -> str:
+        """Wait for the answer to a question; `draft` is what it begins with. What was typed comes back afterwards.
 
         What was typed before the question is no answer to it.
         """
-        draft = self.draft.document
-        self.draft.reset()
-        self.answer = asyncio.get_running_loop().create_future()
+        before = self.draft.document
+        self.draft.reset(Document(draft))
+        self.answer, self._question = asyncio.get_running_loop().create_future(), question
         self.app.invalidate()
+        self.call("waits for you")
         try:
             return await self.answer
         finally:
             self.answer = None
-            self.draft.set_document(draft, bypass_readonly=True)
+            self.draft.set_document(before, bypass_readonly=True)
             self.app.invalidate()
 
-    def send(self) -> None:
-        """What Enter does: the draft is the answer to a question, or goes to the listener and into the history."""
+    def send(self, *, later: bool = False) -> None:
+        """What Enter does: the draft is the answer to a question, or goes to the listener and into the history.
+
+        `later`: it is not for what runs now, but for afterwards.
+        """
+        if not self.pictures.are_read:
+            self.pictures.then(lambda: self.send(later=later))
+            return
         text = self.pastes.expand(self.draft.text)
         if self.answer is not None:
             if text.strip() and not self.answer.done():
@@ -208,7 +206,7 @@ class Screen:
         if text.strip() and len(text) <= MAX_SAVED_CHARACTERS:
             self.draft.history.append_string(text)
         self.draft.reset()
-        self.listener.submit(text)
+        self.listener.submit(text, later=later)
 
     async def edit(self) -> None:
         """Open the draft in the person's editor. What is printed meanwhile comes afterwards."""
@@ -255,30 +253,21 @@ class Screen:
         queued = self.listener.queued
         width = max(10, self.console.width - 12)
         for line in queued[:MAX_QUEUED_SHOWN]:
-            parts.append(Text(f"  queued: {one_line(line, width)}", "dim"))
+            parts.append(Text(f"  queued: {one_line(line, width)}", "quiet"))
         if len(queued) > MAX_QUEUED_SHOWN:
-            parts.append(Text(f"  and {len(queued) - MAX_QUEUED_SHOWN} more", "dim"))
+            parts.append(Text(f"  and {len(queued) - MAX_QUEUED_SHOWN} more", "quiet"))
         if self.answer is not None:
-            parts.append(Text(QUESTION, "bold yellow"))
+            parts.append(Text(f"waiting for you: {self._question}", "warn.strong"))
         return ANSI(self._drawn(Group(*parts)).rstrip("\n") if parts else "")
 
     def _bottom(self) -> Text:
-        line = Text(self._hint, "yellow") if self._hint else self.listener.status()
+        line = Text(self._hint, "warn") if self._hint else self.listener.status()
         line.truncate(max(1, self.console.width - 1), overflow="ellipsis")
         line.no_wrap = True
         return line
 
     def _prefix(self, line: int, wrapped: int) -> StyleAndTextTuples:
-        text = "y/n> " if self.answer is not None else f"{self.listener.mode}> "
+        text = "you> " if self.answer is not None else f"{self.listener.mode}> "
         if line or wrapped:
             return [("", " " * len(text))]
         return [("class:question" if self.answer is not None else "class:prompt", text)]
-
-
-class _WholePastes(Vt100Input):
-    """Reads as much as there is, so that a large paste takes few steps."""
-
-    def read_keys(self) -> list[KeyPress]:
-        self.vt100_parser.feed(self.stdin_reader.read(65_536))
-        keys, self._buffer = self._buffer, []
-        return keys

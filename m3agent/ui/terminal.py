@@ -6,17 +6,15 @@ Scrollback stays the terminal's own, and the cost of a redraw does not grow with
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from markdown_it import MarkdownIt
+from rich.cells import cell_len, chop_cells
 from rich.console import Console, Group, RenderableType
-from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.segment import Segment
-from rich.spinner import Spinner
-from rich.table import Table
 from rich.text import Text
 
+from m3_tools.base import DisplayBlock, PictureBlock
 from m3agent.events import (
     AnswerText,
     Aside,
@@ -38,40 +36,50 @@ from m3agent.events import (
     TurnEnded,
     TurnStarted,
 )
-from m3agent.ui.blocks import BlockSplitter
-from m3agent.ui.clean import clean, one_line, with_bounded_words
+from m3agent.settings import ThemeName
+from m3agent.ui.blocks import Block, BlockSplitter
+from m3agent.ui.clean import clean, one_line
+from m3agent.ui.graphics import Graphics
+from m3agent.ui.markdown import answer_block, plain_text
+from m3agent.ui.progress import Progress
 from m3agent.ui.render import aside, candidate_line, marked, render, seconds, tool_ended, tool_started, turn_line
 from m3agent.ui.surface import LiveSurface, Surface
+from m3agent.ui.themes import use_theme
+from m3agent.ui.thumbnail import Thumbnail
 
 TAIL_CHARACTERS = 4000
 CHARACTERS_A_TOKEN = 4
 """Roughly; reasoning is counted by its length until the turn has ended."""
-STYLES = {"reads": "blue", "thinks": "magenta", "runs": "yellow"}
-"""What is going on, by colour; everything else is cyan."""
 SHOWN_CANDIDATES = 3
-MAX_MARKDOWN_CHARACTERS = 20_000
-MAX_BRACKETS = 200
-_MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-"""Rich's own parser takes `vector<int>` for HTML, and Rich shows none."""
+MAX_KEPT_CHARACTERS = 100_000
+"""Of the reasoning and the answer of a turn: what can be shown again, or compared with the summary of a run."""
 
 
 class TerminalView:
     """A sink that draws on a terminal. `close` may be called at any time, and more than once."""
 
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        console: Console,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        theme: ThemeName | None = "dark",
+        hyperlinks: bool = False,
+        thumbnails: Graphics = "off",
+    ):
+        """`theme` None leaves the styles of the console as they are."""
         self.console = console
-        self._clock = clock
+        self._thumbnails = thumbnails
+        if theme is not None:
+            use_theme(console, theme)
         self.surface: Surface = LiveSurface(console)
-        self._spinner = Spinner("dots", style="cyan")
+        self._hyperlinks = hyperlinks
+        self._progress = Progress(clock=clock)
         self._calls: dict[str, ToolStarted] = {}
         self._blocks = BlockSplitter()
-        self._answer = ""
-        self._thought = ""
-        self._thought_characters = 0
-        self._since = clock()
-        self._activity = ""
-        self._progress: tuple[int, int] | None = None
-        self._read_from: tuple[float, int] | None = None
+        self._answer = Kept()
+        self._thought = Kept()
+        self._last_thought = ""
         self._tool_tail = ""
         self._candidates: list[CandidateTried] = []
 
@@ -79,44 +87,45 @@ class TerminalView:
         match event:
             case PhaseStarted():
                 self._print(render(event))
-                self._now(one_line(event.name, 40))
+                self._progress.begin(one_line(event.name, 40))
             case PhaseEnded():
                 self._print_candidates()
                 self._print(render(event))
-                self._now("")
+                self._progress.begin("")
             case TurnStarted():
-                self._answer = ""
-                self._now("reads")
+                self._answer = Kept()
+                self._progress.begin("reads")
             case Prefill():
-                self._progress = (event.done_tokens, event.total_tokens)
-                if self._read_from is None:
-                    self._read_from = (self._clock(), event.done_tokens)
+                self._progress.read(event.done_tokens, event.total_tokens)
             case ThinkText():
-                if not self._thought:
-                    self._now("thinks")
-                self._thought = (self._thought + event.text)[-TAIL_CHARACTERS:]
-                self._thought_characters += len(event.text)
+                if not self._thought.length:
+                    self._progress.begin("thinks")
+                self._thought.add(event.text)
             case AnswerText():
                 self._end_thought()
-                if not self._answer:
-                    self._now("writes")
-                self._answer += event.text
+                if not self._answer.length:
+                    self._progress.begin("writes")
+                self._answer.add(event.text)
                 for block in self._blocks.feed(event.text):
                     self._print_answer(block)
             case TurnEnded():
                 self._end_thought()
                 self._print_answer(self._blocks.finish())
                 self._print(turn_line(event))
-                self._now("")
+                self._progress.begin("")
             case ToolStarted():
                 self._calls[event.call_id] = event
                 self._tool_tail = ""
-                self._now("")
+                self._progress.begin("")
             case ToolOutput():
                 self._tool_tail = (self._tool_tail + event.text)[-TAIL_CHARACTERS:]
             case ToolEnded():
                 started = self._calls.pop(event.call_id, None)
                 self._print(tool_ended(event, started.arguments if started else None))
+                self._print_pictures(event.display)
+            case Notice():
+                self._print(render(event))
+                self._print_pictures(event.pictures)
             case CandidateTried():
                 self._candidates.append(event)
             case Aside():
@@ -125,7 +134,7 @@ class TerminalView:
                 self.close()
                 self._calls.clear()
                 self._print(render(event))
-                if event.summary.strip() and event.summary.strip() != self._answer.strip():
+                if event.summary.strip() and event.summary.strip() != self._answer.text.strip():
                     self._print(Padding(plain_text(event.summary), (0, 0, 0, 2), expand=False))
             case _:
                 self._print(render(event))
@@ -137,35 +146,44 @@ class TerminalView:
         self._print_answer(self._blocks.finish())
         self._end_thought()
         self._print_candidates()
-        self._now("")
+        self._progress.begin("")
         self.surface.hide()
 
     def resume(self) -> None:
         """Draw the live lines again after `close`; what runs counts from now."""
-        self._now("")
+        self._progress.begin("")
         self.surface.show(self._frame)
 
-    def _now(self, activity: str) -> None:
-        self._activity, self._since = activity, self._clock()
-        self._progress = self._read_from = None
+    def expand(self) -> None:
+        """Print the reasoning whole that was folded last, or that is going on."""
+        thought = self._thought.text or self._last_thought
+        words = plain_text(thought) if thought else Text("there was no reasoning yet")
+        words.style = "thought"
+        self._print(Padding(words, (0, 0, 0, 2), expand=False))
 
     def _print(self, shown: RenderableType | None) -> None:
         if shown is not None:
             self.surface.print(shown)
 
-    def _print_answer(self, block: str) -> None:
-        if block.strip():
-            self._print(Padding(answer_block(block), (0, 0, 0, 2)))
+    def _print_pictures(self, blocks: Iterable[DisplayBlock]) -> None:
+        if self._thumbnails != "off":
+            for block in blocks:
+                if isinstance(block, PictureBlock):
+                    self._print(Thumbnail(block, self._thumbnails))
+
+    def _print_answer(self, block: Block) -> None:
+        if block.text.strip():
+            self._print(Padding(answer_block(block.lead + block.text, hyperlinks=self._hyperlinks), (0, 0, 0, 2)))
 
     def _end_thought(self) -> None:
-        if self._thought:
-            took = seconds(self._clock() - self._since) or "a moment"
+        if self._thought.length:
+            took = seconds(self._progress.lasted_s) or "a moment"
             words = f"thought for {took} · {self._thought_tokens()}"
-            self._print(marked("✻", "dim", Text(words, "dim italic")))
-            self._thought, self._thought_characters = "", 0
+            self._print(marked("✻", "quiet", Text(words, "thought")))
+            self._last_thought, self._thought = self._thought.text, Kept()
 
     def _thought_tokens(self) -> str:
-        return f"about {max(1, self._thought_characters // CHARACTERS_A_TOKEN):,} tokens"
+        return f"about {max(1, self._thought.length // CHARACTERS_A_TOKEN):,} tokens"
 
     def _print_candidates(self) -> None:
         """The candidates as they stay: the one that worked, and how many did not."""
@@ -177,7 +195,7 @@ class TerminalView:
             words = ", ".join(f"{n} {verdict.replace('_', ' ')}" for verdict, n in counts.items())
             self._print(
                 marked(
-                    "✗", "red", Text(f"{len(failed)} candidate{'s' * (len(failed) > 1)} did not work: {words}", "dim")
+                    "✗", "bad", Text(f"{len(failed)} candidate{'s' * (len(failed) > 1)} did not work: {words}", "quiet")
                 )
             )
         for candidate in self._candidates:
@@ -190,16 +208,21 @@ class TerminalView:
         parts: list[RenderableType] = []
         rows = max(2, self.console.height - 6)
         if tail := self._blocks.rest.strip("\n"):
-            parts.append(self._open_block(tail, rows))
-        if self._thought:
+            parts.append(self._open_block(self._blocks.lead + tail, rows))
+        details = []
+        if self._thought.length:
             width = max(10, self.console.width - 4)
-            parts.append(Padding(Text(one_line(self._thought, TAIL_CHARACTERS)[-width:], "dim italic"), (0, 0, 0, 2)))
+            line = one_line(self._thought.tail, TAIL_CHARACTERS)
+            parts.append(Padding(Text(_last_cells(line, width), "thought"), (0, 0, 0, 2)))
+            details.append(self._thought_tokens())
         parts += [candidate_line(c) for c in self._candidates[-SHOWN_CANDIDATES:]]
+        if self._candidates:
+            details.append(f"candidate {self._candidates[-1].index} of {self._candidates[-1].total}")
         for call in list(self._calls.values())[-3:]:
             parts.append(tool_started(call))
             if self._tool_tail.strip():
-                parts.append(self._tail(self._tool_tail, 3, "dim"))
-        parts.append(self._status())
+                parts.append(self._tail(self._tool_tail, 3, "quiet"))
+        parts.append(self._progress.line("runs" if self._calls else "works", *details))
         return Group(*parts)
 
     def _open_block(self, text: str, rows: int) -> RenderableType:
@@ -211,36 +234,11 @@ class TerminalView:
         return Padding(Group(*(_line(line) for line in lines[-rows:])), (0, 0, 0, 2), expand=False)
 
     def _tail(self, text: str, rows: int, style: str) -> RenderableType:
-        """The last `rows` lines of a text, each cut to the width."""
+        """The last `rows` lines of a text as it is, folded at the width."""
         width = max(10, self.console.width - 4)
         lines = clean(text[-TAIL_CHARACTERS:]).rstrip("\n").split("\n")
-        wrapped = [line[i : i + width] for line in lines[-rows:] for i in range(0, max(1, len(line)), width)]
-        return Padding(Text("\n".join(wrapped[-rows:]), style, no_wrap=True, overflow="ellipsis"), (0, 0, 0, 2))
-
-    def _status(self) -> RenderableType:
-        activity = self._activity or ("runs" if self._calls else "works")
-        text = Text(activity, STYLES.get(activity, "cyan"), no_wrap=True, overflow="ellipsis")
-        if self._candidates:
-            text.append(f" · candidate {self._candidates[-1].index} of {self._candidates[-1].total}", "dim")
-        if self._progress and self._progress[1]:
-            done, total = self._progress
-            text.append(f" · {done:,} of {total:,} tokens ({100 * done // total} %)", "dim")
-            if left := self._reading_left_s():
-                text.append(f" · {seconds(left)} left", "dim")
-        if self._thought:
-            text.append(f" · {self._thought_tokens()}", "dim")
-        text.append(f" · {self._clock() - self._since:.0f} s", "dim")
-        line = Table.grid(padding=(0, 1, 0, 0))
-        line.add_row("", self._spinner, text)
-        return line
-
-    def _reading_left_s(self) -> float | None:
-        """Seconds until the prompt is read, at the speed so far; None while that is not known."""
-        if self._progress is None or self._read_from is None:
-            return None
-        (done, total), (start, before) = self._progress, self._read_from
-        took = self._clock() - start
-        return took * (total - done) / (done - before) if done > before and took > 0.5 else None
+        folded = [part for line in lines[-rows:] for part in (chop_cells(line, width) or [""])]
+        return Padding(Text("\n".join(folded[-rows:]), style, no_wrap=True, overflow="ellipsis"), (0, 0, 0, 2))
 
 
 def _line(segments: list[Segment]) -> Text:
@@ -251,14 +249,30 @@ def _line(segments: list[Segment]) -> Text:
     return line
 
 
-def answer_block(block: str) -> RenderableType:
-    """One block of an answer as Markdown; as plain text where a Markdown parser would take its time."""
-    if len(block) > MAX_MARKDOWN_CHARACTERS or block.count("[") > MAX_BRACKETS:
-        return plain_text(block)
-    shown = Markdown("", hyperlinks=False)
-    shown.parsed = _MARKDOWN.parse(with_bounded_words(clean(block)))
-    return shown
+def _last_cells(line: str, width: int) -> str:
+    """The end of a line, as much as stands in so many cells."""
+    line = line[-width:]
+    while cell_len(line) > width:
+        line = line[1:]
+    return line
 
 
-def plain_text(text: str) -> Text:
-    return Text(with_bounded_words(clean(text)).strip("\n"))
+class Kept:
+    """The beginning and the end of a text that may be of any length."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        """Characters of the whole text."""
+        self.tail = ""
+        self._pieces: list[str] = []
+
+    def add(self, text: str) -> None:
+        if self.length < MAX_KEPT_CHARACTERS:
+            self._pieces.append(text[:MAX_KEPT_CHARACTERS])
+        self.length += len(text)
+        self.tail = (self.tail + text)[-TAIL_CHARACTERS:]
+
+    @property
+    def text(self) -> str:
+        """The text, or its beginning if it is longer than what is kept."""
+        return "".join(self._pieces)

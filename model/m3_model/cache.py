@@ -90,23 +90,29 @@ class KVCache:
     def read_page(self, page: int) -> bytearray:
         """All that a page holds, as `bytes_per_page` bytes outside of the cache."""
         content = bytearray(self.bytes_per_page)
-        for mine, outside in self._slices(page, content):
-            outside.copy_(mine)
+        outside_1X = torch.frombuffer(content, dtype=torch.uint8).view(1, -1)
+        for part, outside in zip(self._parts, self._parts_of(outside_1X), strict=True):
+            outside[:, 0].copy_(part[:, page])
         return content
 
-    def write_page(self, page: int, content: bytearray) -> None:
-        """Fill a page with what `read_page` gave. ValueError if it is not of the size of a page."""
-        if len(content) != self.bytes_per_page:
-            raise ValueError(f"a page has {self.bytes_per_page} bytes, not {len(content)}")
-        for mine, outside in self._slices(page, content):
-            mine.copy_(outside)
+    def write_pages(self, pages: Sequence[int], content_NX: Tensor) -> None:
+        """Fill pages with what `read_page` gave, uint8 rows of `bytes_per_page` bytes. A GPU copies in its own time.
 
-    def _slices(self, page: int, content: bytearray) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each part of a page, and the place in `content` that stands for it."""
+        Errors: ValueError if there is not one row of the size of a page for each page.
+        """
+        if content_NX.shape != (len(pages), self.bytes_per_page):
+            raise ValueError(f"{len(pages)} pages have {self.bytes_per_page} bytes each, not {tuple(content_NX.shape)}")
+        index = torch.tensor(pages, dtype=torch.int64, device=self.k_LPSGD.device)
+        content_NX = content_NX.to(self.k_LPSGD.device, non_blocking=True)
+        for part, outside in zip(self._parts, self._parts_of(content_NX), strict=True):
+            if part.numel():  # a model without sparse layers has no index keys
+                part.index_copy_(1, index, outside)
+
+    def _parts_of(self, content_NX: Tensor) -> Iterator[Tensor]:
+        """What stands for each part in bytes of N pages, its layers first."""
         offset = 0
         for part in self._parts:
-            mine = part[:, page]
-            if mine.numel():  # a model without sparse layers has no index keys
-                outside = torch.frombuffer(content, dtype=part.dtype, count=mine.numel(), offset=offset)
-                yield mine, outside.view(mine.shape)
-            offset += mine.numel() * part.element_size()
+            size = part[:, 0].numel() * part.element_size()
+            values_NX = content_NX[:, offset : offset + size].view(part.dtype)
+            yield values_NX.view(len(content_NX), *part[:, 0].shape).transpose(0, 1)
+            offset += size

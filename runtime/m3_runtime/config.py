@@ -8,6 +8,8 @@ from pathlib import Path
 from m3_kernels.batch import DECODE_QUERIES
 
 PAGE_TOKENS = 128
+SCRATCH_PAGES = 1
+"""Pages of a cache behind those of its pool, where captured steps put tokens that nobody asked for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,8 @@ class EngineConfig:
     """Most sequences in one step."""
     draft_tokens: int = 7
     """Most tokens that a step guesses and checks while one sequence runs alone (m3_runtime.speculation); 0 for none."""
+    cuda_graphs: bool = True
+    """Replay captured decode steps on a GPU (m3_runtime.graphs), where the cache has a scratch page."""
     prefix_cache: bool = True
     """Keep finished pages and give them to later prompts that start with the same tokens and images."""
     encoding_bytes: int = 256 * 2**20

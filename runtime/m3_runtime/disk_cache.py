@@ -14,8 +14,7 @@ import os
 import queue
 import re
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from m3_runtime.page_folder import shrink
 
 _log = logging.getLogger(__name__)
 _QUEUE_BYTES = 64 * 2**20
-_READERS = 8
+_READERS = max(8, min(os.cpu_count() or 1, 32))
 """Files read at a time. One reader of 17 MB pages, as M3 has them, would be slower than eight GPUs compute them."""
 
 
@@ -45,6 +44,7 @@ class DiskCache:
         self._told: set[str] = set()
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(max(2, _QUEUE_BYTES // page_bytes))
         self._writer: threading.Thread | None = None
+        self._readers: ThreadPoolExecutor | None = None
 
     @property
     def has_room(self) -> bool:
@@ -55,17 +55,22 @@ class DiskCache:
         """Whether there is a file of this name; it may still turn out to be damaged."""
         return os.path.exists(self._mine / (name.hex() + SUFFIX))  # False, too, where we may not look
 
-    def read(self, names: Sequence[bytes]) -> Iterator[bytearray]:
-        """The contents of the first pages of `names`, in order, up to the first that is missing or damaged."""
+    def read(self, names: Sequence[bytes], targets: Sequence[memoryview]) -> Callable[[], int]:
+        """Begin to fill `targets`, of the size of a page each, with the contents of the pages of `names`.
+
+        Calling the result waits, and tells how many pages are there before the first that is missing or damaged.
+        """
         present = list(itertools.takewhile(self.has, names))
-        if not present:
-            return
-        with ThreadPoolExecutor(min(_READERS, len(present)), thread_name_prefix="m3-page-reader") as readers:
-            coming = (readers.submit(self._read, name) for name in present)
-            ahead = deque(itertools.islice(coming, _READERS))
-            while ahead and (content := ahead.popleft().result()) is not None:
-                ahead.extend(itertools.islice(coming, 1))
-                yield content
+        if present and self._readers is None:
+            self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="m3-page-reader")
+        readers = self._readers
+        coming = [readers.submit(self._read, *pair) for pair in zip(present, targets, strict=False)] if readers else []
+
+        def wait() -> int:
+            good = [page.result() for page in coming]  # all of them: the targets are in use until then
+            return (*good, False).index(False)
+
+        return wait
 
     def save(self, name: bytes, content: bytearray, used_ns: int) -> None:
         """Write a page in the background; `used_ns` as in `used`."""
@@ -89,6 +94,9 @@ class DiskCache:
             self._jobs.put(None)
             self._writer.join()
             self._writer = None
+        if self._readers is not None:
+            self._readers.shutdown()
+            self._readers = None
 
     def _start(self) -> None:
         if self._writer is None:
@@ -125,15 +133,15 @@ class DiskCache:
             with contextlib.suppress(OSError):  # not there, or not ours to change
                 os.utime(self._mine / (name.hex() + SUFFIX), ns=(time_ns, time_ns))
 
-    def _read(self, name: bytes) -> bytearray | None:
+    def _read(self, name: bytes, target: memoryview) -> bool:
         try:
-            return read_page_file(self._mine, name, self._page_bytes)
+            return read_page_file(self._mine, name, target)
         except BadPage as problem:
             self._tell("bad", f"a kept page in {self._mine} was ignored and is computed again: {problem}")
             self.remove(name)
         except OSError as error:
             self._tell("read", f"kept pages in {self._mine} cannot be read: {error.strerror}")
-        return None
+        return False
 
     def _tell(self, kind: str, text: str) -> None:
         if kind not in self._told:

@@ -14,6 +14,7 @@ from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
 from m3_runtime.config import PAGE_TOKENS, EngineConfig, pages_for
 from m3_runtime.disk_cache import DiskCache
+from m3_runtime.graphs import DecodeGraphs
 from m3_runtime.pages import PagePool, PageTable
 from m3_runtime.prefix_cache import PrefixCache
 from m3_runtime.request import (
@@ -61,7 +62,9 @@ class Engine:
         self.config = config
         self.pool = PagePool(cache, config.num_pages)
         self.prefix_cache = PrefixCache(self.pool, disk) if config.prefix_cache else None
-        self.runner = runner or Runner(decoder, cache, config.encoding_bytes)
+        if runner is None:
+            runner = Runner(decoder, cache, config.encoding_bytes, DecodeGraphs.open(decoder, cache, config))
+        self.runner = runner
         self._scheduler = Scheduler(config, self.pool, self.prefix_cache)
         self._sequences: dict[int, Sequence] = {}
         self._mailboxes: dict[int, deque[Output]] = {}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 import m3_model
 from m3_model.cache import KVCache
 from m3_model.checkpoint import Checkpoint
@@ -21,12 +19,12 @@ from m3_runtime.chat.session import ChatEngine
 from m3_runtime.chat.syntax import IMAGE, IMAGE_END, IMAGE_START, VIDEO
 from m3_runtime.chat.template import ChatTemplate
 from m3_runtime.chat.viewer import Viewer
-from m3_runtime.config import DiskConfig, EngineConfig, RanksConfig, pages_for
+from m3_runtime.config import PAGE_TOKENS, SCRATCH_PAGES, DiskConfig, EngineConfig, RanksConfig, pages_for
 from m3_runtime.disk_cache import DiskCache
 from m3_runtime.engine import Engine
 from m3_runtime.fingerprint import fingerprint
+from m3_runtime.planner import CHUNKS, DTYPES, Gpu, SingleDevicePlan
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _DEFAULT_CONTEXT = 16384
 _SPARE_PAGES = 256
 """Pages beside one full context, for the last pages of search beams and for kept prefixes."""
@@ -41,31 +39,32 @@ def load_chat_engine(
     folder: str | Path,
     *,
     name: str = "",
-    dtype: str = "float32",
+    dtype: str = "auto",
     device: str = "cpu",
     max_context: int | None = None,
     cache_tokens: int | None = None,
     disk: DiskConfig | None = None,
     image_rule: ResizeRule | None = None,
+    cuda_graphs: bool = True,
     ranks: RanksConfig | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ChatEngine:
     """Load a checkpoint folder, or the embedded model for "nano".
 
-    `max_context` defaults to the model's limit, at most 16384 tokens; `cache_tokens` to one context and some room for
-    search and kept prefixes. With `disk`, prefixes are kept for later runs. `image_rule` says how large images are made
-    (m3_model.vision.resize). With `ranks` the model is spread over GPUs, in bfloat16 whatever `dtype` and `device` say,
-    or over processes of the CPU. `progress` is told how many layers are loaded, and of how many.
+    `device` is cpu, cuda, or auto for a GPU that the model fits on (m3_runtime.planner). `max_context` defaults to the
+    model's limit, at most 16384 tokens; `cache_tokens` to one context and some room for search and kept prefixes. With
+    `disk`, prefixes are kept for later runs. `image_rule` says how large images are made (m3_model.vision.resize).
+    With `ranks` the model is spread over GPUs in bfloat16, whatever `device` and `dtype` say, or over processes of the
+    CPU. `progress` is told how many layers are loaded, and of how many.
     ValueError (m3_model's CheckpointError is one) if the folder is not a checkpoint, or cannot be split like that;
-    RuntimeError if a GPU has no room for it.
+    RuntimeError if a rank is lost.
     """
     is_nano = folder == "nano"
     path = nano_folder() if is_nano else Path(folder)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path} has no config.json; give the folder of an M3 checkpoint")
-    if dtype not in _DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; use {', '.join(_DTYPES)}")
-    limit = M3Config.from_folder(path).max_positions
+    file_config = M3Config.from_folder(path)
+    limit = file_config.max_positions
     if max_context is not None and max_context > limit:
         raise ValueError(f"max_context is {max_context}; this model reads at most {limit} tokens")
     tokenizer = Tokenizer.from_folder(path)
@@ -73,24 +72,31 @@ def load_chat_engine(
     context = max_context or min(limit, _DEFAULT_CONTEXT)
     num_pages = max(pages_for(cache_tokens or 0), pages_for(context) + _SPARE_PAGES)
     name = name or ("m3-nano" if is_nano else path.resolve().name)
+    if ranks is not None and ranks.size > 1:
+        engine, close = _spread(path, name, ranks, context, num_pages, len(tokenizer), disk, progress)
+        vision = engine.runner.decoder.vision
+        viewer = _viewer(vision.config, tokenizer, image_rule) if vision is not None else None
+        return ChatEngine(engine, tokenizer, template, name=name, viewer=viewer, on_close=close)
     if ranks is not None:
-        dtype, device = ("float32", "cpu") if ranks.on_cpu else ("bfloat16", "cuda")
-        if ranks.size > 1:
-            engine, close = _spread(path, name, ranks, dtype, context, num_pages, len(tokenizer), disk, progress)
-            vision = engine.runner.decoder.vision
-            viewer = _viewer(vision.config, tokenizer, image_rule) if vision is not None else None
-            return ChatEngine(engine, tokenizer, template, name=name, viewer=viewer, on_close=close)
-    decoder = load_decoder(path, dtype=_DTYPES[dtype], device=device, progress=progress)
-    cache = KVCache.zeros(decoder.config, num_pages, dtype=_DTYPES[dtype], device=device)
+        device = "cpu" if ranks.on_cpu else "cuda"
+    plan = SingleDevicePlan.choose(
+        file_config, wanted=device, dtype=dtype, cache_tokens=num_pages * PAGE_TOKENS, gpu=Gpu.find()
+    )
+    decoder = load_decoder(path, dtype=DTYPES[plan.dtype], device=plan.device, progress=progress)
+    cache = KVCache.zeros(decoder.config, num_pages + SCRATCH_PAGES, dtype=DTYPES[plan.dtype], device=plan.device)
     config = EngineConfig(
-        num_pages=num_pages, max_context=context, vocab_size=min(len(tokenizer), decoder.config.vocab_size)
+        num_pages=num_pages,
+        max_context=context,
+        vocab_size=min(len(tokenizer), decoder.config.vocab_size),
+        prefill_chunk=plan.prefill_chunk,
+        cuda_graphs=cuda_graphs,
     )
     disk_cache = None
     if disk is not None and disk.max_bytes:
         disk_cache = DiskCache(
             disk.folder,
             name,
-            fingerprint(path, dtype=dtype, device=device),
+            fingerprint(path, dtype=plan.dtype, device=plan.device),
             page_bytes=cache.bytes_per_page,
             max_bytes=disk.max_bytes,
         )
@@ -101,6 +107,7 @@ def load_chat_engine(
         name=name,
         is_nano=is_nano,
         viewer=_viewer(decoder.vision.config, tokenizer, image_rule) if decoder.vision is not None else None,
+        plan=plan,
     )
 
 
@@ -108,7 +115,6 @@ def _spread(
     path: Path,
     name: str,
     config: RanksConfig,
-    dtype: str,
     context: int,
     num_pages: int,
     num_tokens: int,
@@ -122,23 +128,23 @@ def _spread(
     from m3_runtime.parallel.ranks import Ranks
 
     Share.of(Checkpoint.open(path).config, 0, config.size)  # what is wrong with the files is told before others start
-    ranks = Ranks.start(
-        config.size,
-        device="cpu" if config.on_cpu else "cuda",
-        peers=meet_torchrun if config.by_torchrun else None,
-    )
+    device = "cpu" if config.on_cpu else "cuda"
+    ranks = Ranks.start(config.size, device=device, peers=meet_torchrun if config.by_torchrun else None)
     try:
         spec = ModelSpec(
             folder=path.resolve(),
             name=name,
-            dtype=dtype,
+            dtype="float32" if config.on_cpu else "bfloat16",
             num_pages=num_pages,
             encoding_bytes=EngineConfig.encoding_bytes,
             disk=disk,
         )
         led = lead(ranks, spec, progress)
         settings = EngineConfig(
-            num_pages=num_pages, max_context=context, vocab_size=min(num_tokens, led.decoder.config.vocab_size)
+            num_pages=num_pages,
+            max_context=context,
+            vocab_size=min(num_tokens, led.decoder.config.vocab_size),
+            prefill_chunk=CHUNKS[device],
         )
         return Engine(led.decoder, led.cache, settings, led.disk, runner=led.runner), ranks.close
     except BaseException:

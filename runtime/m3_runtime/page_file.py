@@ -42,8 +42,8 @@ def first_name(fingerprint: bytes) -> bytes:
 
 def next_name(before: bytes, tokens: Sequence[TokenKey]) -> bytes:
     """The name of the page that holds `tokens`, behind the page called `before`."""
-    ids = array("i", (token if isinstance(token, int) else -1 for token in tokens))
-    contents = (token for token in tokens if isinstance(token, bytes))
+    contents = [token for token in tokens if isinstance(token, bytes)]
+    ids = array("i", [token if isinstance(token, int) else -1 for token in tokens])
     return hashlib.sha256(before + ids.tobytes() + b"".join(contents)).digest()
 
 
@@ -67,12 +67,15 @@ def write_page_file(folder: Path, name: bytes, content: bytearray, *, used_ns: i
         raise
 
 
-def read_page_file(folder: Path, name: bytes, num_bytes: int) -> bytearray | None:
-    """The content of a page, or None if there is no such file. Raises BadPage, or OSError if it cannot be read."""
+def read_page_file(folder: Path, name: bytes, target: memoryview) -> bool:
+    """Fill `target` with the content of a page; False if there is no such file.
+
+    Raises BadPage, or OSError if it cannot be read; what stands in `target` then is worth nothing.
+    """
     try:
         file = open(folder / (name.hex() + SUFFIX), "rb", buffering=0)  # noqa: SIM115
     except FileNotFoundError:
-        return None
+        return False
     with file:
         head = file.read(HEAD_BYTES)
         if len(head) < HEAD_BYTES:
@@ -80,15 +83,14 @@ def read_page_file(folder: Path, name: bytes, num_bytes: int) -> bytearray | Non
         mark, form, found, size, checksum = _HEAD.unpack(head)
         if mark != _MARK or form != FORMAT:
             raise BadPage("it has another format")
-        if found != name or size != num_bytes:
+        if found != name or size != len(target):
             raise BadPage("it is the page of another prompt or model")
-        content = bytearray(num_bytes)
-        rest = memoryview(content)
+        rest = target
         while rest:
             count = file.readinto(rest)
             if not count:
                 raise BadPage("it was cut off")
             rest = rest[count:]
-    if zlib.crc32(content) != checksum:
+    if zlib.crc32(target) != checksum:
         raise BadPage("its checksum is wrong")
-    return content
+    return True

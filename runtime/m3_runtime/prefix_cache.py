@@ -20,6 +20,7 @@ from m3_runtime.config import PAGE_TOKENS
 from m3_runtime.disk_cache import DiskCache
 from m3_runtime.page_file import next_name
 from m3_runtime.pages import OutOfPages, PagePool
+from m3_runtime.restoring import PageReader
 from m3_runtime.visuals import TokenKey
 
 Key = tuple[TokenKey, ...]
@@ -43,6 +44,7 @@ class PrefixCache:
 
     def __init__(self, pool: PagePool, disk: DiskCache | None = None):
         self.pool, self.disk = pool, disk
+        self._reader = PageReader(pool.cache, disk) if disk is not None else None
         self._root = _Node((), -1, None, disk.first_name if disk is not None else b"")
         self._by_use: OrderedDict[_Node, None] = OrderedDict()
         """All nodes, least recently used first. A node is never older here than its children, so leaves come first."""
@@ -59,8 +61,8 @@ class PrefixCache:
         """Pages of the longest known prefix made of whole pages; the caller is a user of each and must release them."""
         path = self._known(tokens)
         self.pool.share([node.page for node in path])  # first of all: what is held is not evicted
-        if self.disk is not None:
-            path += self._restore(path[-1] if path else self._root, tokens[len(path) * PAGE_TOKENS :], self.disk)
+        if self.disk is not None and self._reader is not None:
+            path += self._restore(path[-1] if path else self._root, tokens[len(path) * PAGE_TOKENS :], self._reader)
             self._will_save(path, self.disk)
         self._mark_used(path)
         return [node.page for node in path]
@@ -112,20 +114,24 @@ class PrefixCache:
         parent.children[key] = node
         return node
 
-    def _restore(self, node: _Node, tokens: Sequence[TokenKey], disk: DiskCache) -> list[_Node]:
+    def _restore(self, node: _Node, tokens: Sequence[TokenKey], reader: PageReader) -> list[_Node]:
         """Nodes of the pages behind `node` that are on disk; the caller is a user of each."""
         keys = list(_keys(tokens))
-        names = itertools.accumulate(keys, next_name, initial=node.name)
-        path = []
-        for key, content in zip(keys, disk.read(list(names)[1:]), strict=False):
+        names = list(itertools.accumulate(keys, next_name, initial=node.name))[1:]
+        path: list[_Node] = []
+        for content_NX in reader.read(names):
+            count = min(len(content_NX), self.pool.num_free + self.pool.num_cached)
             try:
-                (page,) = self.pool.allocate(1)
+                pages = self.pool.allocate(count)
             except OutOfPages:
+                break  # not every page that only the tree holds can go: a later one may be in use
+            self.pool.cache.write_pages(pages, content_NX[:count])
+            for page in pages:
+                node = self._add(node, keys[len(path)], page)
+                node.on_disk = True
+                path.append(node)
+            if count < len(content_NX):
                 break  # the rest is computed, when there is room for it
-            self.pool.cache.write_page(page, content)
-            node = self._add(node, key, page)
-            node.on_disk = True
-            path.append(node)
         return path
 
     def _will_save(self, path: Sequence[_Node], disk: DiskCache) -> None:

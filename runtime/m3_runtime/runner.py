@@ -11,6 +11,7 @@ from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
 from m3_model.inputs import ModelInputs, VisualInputs
 from m3_runtime.config import PAGE_TOKENS
+from m3_runtime.graphs import DecodeGraphs
 from m3_runtime.visuals import Encodings, Visual, encoding_rank
 
 
@@ -28,15 +29,21 @@ class Chunk:
 
 
 class Runner:
-    """Knows the decoder and its cache, nothing of requests. `encoding_bytes` of vectors of visuals are kept."""
+    """Knows the decoder and its cache, nothing of requests. `encoding_bytes` of vectors of visuals are kept.
 
-    def __init__(self, decoder: Decoder, cache: KVCache, encoding_bytes: int = 0):
-        self.decoder, self.cache = decoder, cache
+    With `graphs`, steps that only decode are replayed.
+    """
+
+    def __init__(self, decoder: Decoder, cache: KVCache, encoding_bytes: int = 0, graphs: DecodeGraphs | None = None):
+        self.decoder, self.cache, self.graphs = decoder, cache, graphs
         self.device = cache.k_LPSGD.device
         self.encodings = Encodings(decoder.vision, encoding_bytes) if decoder.vision is not None else None
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Logits [R, V] in float32, rows in the order of the chunks; the new tokens are in the cache afterwards."""
+        visual = self._visual_inputs(chunks)
+        if self.graphs is not None and visual is None and (logits_RV := self.graphs.run(chunks)) is not None:
+            return logits_RV
         rows: list[int] = []
         total = 0
         for chunk in chunks:
@@ -48,7 +55,7 @@ class Runner:
             [chunk.pages for chunk in chunks],
             page_size=PAGE_TOKENS,
             output_rows=rows,
-            visual=self._visual_inputs(chunks),
+            visual=visual,
             device=self.device,
         )
         return self.decoder(inputs, self.cache)

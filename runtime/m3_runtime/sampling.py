@@ -40,6 +40,8 @@ def sample(logits_V: torch.Tensor, params: SamplingParams, generator: random.Ran
         values_K, ids_K = torch.sort(logits_V, descending=True, stable=True)
     else:  # the whole distribution needs no order, and sorting a vocabulary takes longer than the rest of the choice
         values_K, ids_K = logits_V, torch.arange(keep)
+    # The draw is the host's, and with it all sums: a GPU would add up in another order.
+    values_K, ids_K = values_K.cpu(), ids_K.cpu()
     probabilities_K = torch.softmax(values_K.double() / params.temperature, dim=0)
     cumulative_K = torch.cumsum(probabilities_K, dim=0)
     if params.top_p < 1:

@@ -27,6 +27,8 @@ class Lookup:
 
     def draft(self, token_ids: Sequence[int], limit: int) -> list[int]:
         """At most `limit` tokens that may follow; empty if the end was not seen before. Earlier tokens never change."""
+        if limit < 1:
+            return []
         self._bytes += array("i", token_ids[len(self._bytes) // 4 :]).tobytes()
         for length in _SUFFIXES:
             place = self._last_place_of(self._bytes[-4 * length :]) if length < len(token_ids) else -1

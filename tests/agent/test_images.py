@@ -61,7 +61,7 @@ def test_run_sends_the_picture(server: PlayedServer, bug: Path, repo: Path, home
     server.turns = [assistant("The button is cut off.")]
     done = m3(home, "run", "What is wrong?", "--image", str(bug), "--model", server.url, cwd=repo)
     assert done.returncode == 0, done.stderr
-    assert "bug.png: 1920 × 1080, about 2,691 tokens (long side up to 2016)" in done.stderr
+    assert "bug.png: 1920 × 1080, about 2,691 tokens (read at 1932 × 1092, long side up to 2016)" in done.stderr
     (image, text) = server.requests[0]["messages"][-1]["content"]
     assert text == {"type": "text", "text": "What is wrong?"}
     sent = base64.b64decode(image["image_url"]["url"].partition(",")[2])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.cli import cli
-from m3agent.errors import M3Error
+from m3agent.errors import M3Error, ModelUnavailable
 from m3agent.exits import Exit
 from m3agent.settings import load_settings
 
@@ -42,6 +42,12 @@ def test_what_cannot_work_is_told_before_the_model_is_loaded(
         cli.main(["serve", "--port", "0", *arguments], prog_name="m3", standalone_mode=False)
     assert caught.value.exit_code == Exit.USAGE
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_gpu_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ModelUnavailable, match="torch sees no GPU: choose the device cpu or auto"):
+        cli.main(["serve", "--port", "0", "--device", "cuda"], prog_name="m3", standalone_mode=False)
 
 
 def test_a_taken_port_is_told_before_the_model_is_loaded() -> None:

@@ -46,6 +46,8 @@ def test_prompts_of_nano_are_kept_only_when_asked_for(tmp_path: Path) -> None:
         ("disk_cache_gb = -1", "between 0 and 1,000,000"),
         ("disk_cache_gb = nan", "between 0 and 1,000,000"),
         ('model = " "', "no model is chosen"),
+        ('device = "tpu"', "auto, cpu or cuda"),
+        ('cuda_graphs = "no"', "true or false"),
     ],
 )
 def test_a_bad_config_file_is_one_line_that_says_what_to_mend(tmp_path: Path, text: str, problem: str) -> None:

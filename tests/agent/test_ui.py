@@ -33,7 +33,7 @@ from m3agent.events import (
     TurnStarted,
 )
 from m3agent.ui.ask import question
-from m3agent.ui.blocks import BlockSplitter
+from m3agent.ui.blocks import MAX_OPEN_CHARACTERS, Block, BlockSplitter
 from m3agent.ui.clean import clean, one_line
 from m3agent.ui.diff import MAX_DIFF_LINES, diff_text
 from m3agent.ui.plain import PlainView
@@ -46,6 +46,8 @@ HOSTILE = (
     "[/x] \u202eevil\u2066 :smile: \ud800 日本 👩‍👩‍👧 e\u0301\r\n progress 1%\rprogress 100%\n\ttab"
 )
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+ODD = "".join(map(chr, (*range(0x1F1E6, 0x1F200), *range(0x1F3FB, 0x1F400))))
+"""Parts of flags, and skin tones: they stand in another form."""
 any_text = st.text(st.characters(codec=None, exclude_categories=()), max_size=60)
 
 
@@ -97,7 +99,11 @@ def test_clean_text_holds_no_control_characters_and_is_stable(text: str) -> None
     assert len(one_line(text, 10)) <= 10
 
 
-@given(st.text(st.characters(categories=["L", "N", "P", "S"], include_characters=" \n"), max_size=60))
+@given(
+    st.text(
+        st.characters(categories=["L", "N", "P", "S"], include_characters=" \n", exclude_characters=ODD), max_size=60
+    )
+)
 def test_ordinary_text_is_left_as_it_is(text: str) -> None:
     assert clean(text) == text
 
@@ -197,15 +203,29 @@ def test_blocks_join_to_what_was_streamed_however_it_was_cut(pieces: list[str], 
     at_once = [*whole.feed(text), whole.finish()]
     in_pieces = [block for i in range(0, len(text), size) for block in cut.feed(text[i : i + size])]
     in_pieces.append(cut.finish())
-    assert "".join(at_once) == text
+    assert "".join(block.text for block in at_once) == text
     assert at_once == in_pieces
 
 
 def test_a_block_never_ends_inside_a_code_fence() -> None:
     splitter = BlockSplitter()
-    assert splitter.feed("Look:\n\n```py\nx = 1\n\ny = 2\n") == ["Look:\n\n"]
-    assert splitter.feed("```\n\nDone") == ["```py\nx = 1\n\ny = 2\n```\n\n"]
-    assert splitter.finish() == "Done"
+    assert splitter.feed("Look:\n\n```py\nx = 1\n\ny = 2\n") == [Block(text="Look:\n\n")]
+    assert splitter.feed("```\n\nDone") == [Block(text="```py\nx = 1\n\ny = 2\n```\n\n")]
+    assert splitter.finish() == Block(text="Done")
+
+
+def test_a_long_block_is_cut_at_a_line_and_its_code_stays_code() -> None:
+    code = "".join(f"x{number} = {number}\n" for number in range(5000))
+    splitter = BlockSplitter()
+    blocks: list[Block] = []
+    for at in range(0, len(code), 7):
+        blocks += splitter.feed(("```py\n" if at == 0 else "") + code[at : at + 7])
+        assert len(splitter.rest) <= MAX_OPEN_CHARACTERS + 7
+    blocks.append(splitter.finish())
+    assert "".join(block.text for block in blocks) == "```py\n" + code
+    assert [block.lead for block in blocks] == ["", *["```py\n"] * (len(blocks) - 1)]
+    assert len(blocks) > 5
+    assert all(block.text.endswith("\n") for block in blocks)
 
 
 class Counting(io.StringIO):

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 TRANSCRIPTS = ROOT / "tests" / "transcripts"
 PAGE = (ROOT / "docs" / "json-output.md").read_text(encoding="utf-8")
 GROUPS = ("issue", "tests", "candidates", "tokens")
+SCHEMA_FILE = ROOT / "docs" / "fix-result.schema.json"
 """Objects of the report that have fixed fields of their own."""
 
 
@@ -71,6 +72,25 @@ def test_the_table_of_the_fix_report_is_what_a_recorded_run_wrote() -> None:
     assert all(names(runs) == list(run) for run in report["runs"])
     counts = names(PAGE.split("*Counts*")[1].split(".\n")[0])
     assert all(counts == list(report["tests"][key]) for key in ("before", "after", "undone"))
+
+
+def test_the_schema_names_exactly_the_fields_of_the_table() -> None:
+    """Order apart: `duration_s` is in the head and in the report, and once in the object."""
+    properties = json.loads(SCHEMA_FILE.read_text())["properties"]
+    named = [
+        field
+        for key, value in properties.items()
+        for field in (
+            [f"{key}.{inner}" for inner in value["properties"]] if key in GROUPS and key != "tokens" else [key]
+        )
+    ]
+    tokens = [f"tokens.{name}" for name in properties["tokens"]["required"]]
+    rows = {names(row[0])[0] for row in (*table("head"), *table("fix"))}
+    assert {*named, *tokens} - {"tokens"} == rows
+    required = json.loads(SCHEMA_FILE.read_text())["required"]
+    assert set(required) == set(properties)
+    assert properties["exit_code"]["enum"] == sorted(Exit)
+    assert set(properties["outcome"]["enum"]) == {*EXIT_CODES, "error", "model_unavailable"}
 
 
 def test_every_outcome_of_a_fix_is_named() -> None:

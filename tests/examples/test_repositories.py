@@ -82,6 +82,21 @@ REPAIRS = [
         ),
     ),
     Repair(
+        "disk_usage",
+        1,
+        "disk_usage/disk.py",
+        "max(100, round(100 * self.used / self.size))",
+        "min(100, round(100 * self.used / self.size))",
+        frozenset(
+            {
+                "test_percent[0-0]",
+                "test_percent[250-25]",
+                "test_an_overdrawn_disk_is_full",
+                "test_a_bar_is_as_long_as_the_disk_is_full",
+            }
+        ),
+    ),
+    Repair(
         "room_booking",
         1,
         "room_booking/span.py",

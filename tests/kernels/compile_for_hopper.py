@@ -92,7 +92,7 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
      | dict.fromkeys(("arrived", "keys", "best"), "*i64") | {"partial": "*i32", "scale_log2": "fp32"},
      {"ROWS": 16, "PROGRAMS": 128, "GROUPS": 64, "G": 4, "G_TILE": 4, "INDEX_D": 128, "GROUP": 16, "HEADS": 16,
       "D": 128, "S": 128, "TOP_K": 16, "SLOTS": 16, "CUT": 4, "LEVELS": 4, "KEYS": 64, "PARTS": 32, "FIRST": 1,
-      "LAST": 3, "STAGES": decode.STAGES}, {"num_warps": decode.WARPS}),
+      "LAST": 3, "STAGES": decode.STAGES, "KEPT": decode.KEPT, "EARLY": decode.EARLY}, {"num_warps": decode.WARPS}),
     *((f"dense_attention{name}", dense._attend,
        BATCH | {"arrived": "*i32", "scale_log2": "fp32"} | dict.fromkeys(("q", "k", "v", "out"), "*bf16")
        | dict.fromkeys(("parts_acc", "parts_top", "parts_sum"), "*fp32"),
@@ -104,7 +104,8 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
     ("norm_rope_insert", heads._norm_rope_insert,
      dict.fromkeys(("projected", "norms", "q_out", "index_q_out", "k_cache", "v_cache", "index_cache"), "*bf16")
      | {"cos": "*fp32", "sin": "*fp32", "slots": "*i64", "eps": "fp32"},
-     {"H": 64, "G": 4, "R": 4, "INDEX": True, "F": 32, "D": 128, "ROWS": 16}, {"num_warps": 4}),
+     {"H": 64, "G": 4, "R": 4, "INDEX": True, "F": 32, "F_TILE": 32, "D": 128, "REST": 64, "ROWS": heads.HEADS},
+     {"num_warps": heads.WARPS}),
     ("rms_norm", norm._rms_norm,
      dict.fromkeys(("x", "residual", "weight", "normed", "total"), "*bf16") | {"eps": "fp32"},
      {"ADD": True, "WIDTH": 8192}, {"num_warps": 8}),

@@ -165,6 +165,41 @@ def test_every_length_around_a_page_and_the_selection_limit(cases: Any) -> None:
                 run_case("msa_decode", case(arguments, {"scale": 0.2, "top_k": top_k}), torch.float32)
 
 
+@pytest.mark.parametrize(("apart", "groups"), [(64, 8), (1, 8), (17, 8), (17, 64), (64, 64)])
+def test_decoding_finds_the_best_blocks_wherever_they_lie(
+    apart: int, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All in one group of those that are compared, which holds more than are kept of it; side by side; scattered."""
+    from m3_kernels.msa_decode import kernel
+
+    monkeypatch.setattr(kernel, "MIN_GROUPS", groups)
+    generator = torch.Generator().manual_seed(apart)
+    num_blocks, top_k, page = 384, 6, 16
+    index_k = torch.rand(num_blocks, page, 32, generator=generator)
+    index_k[3 : 3 + 5 * apart : apart] += torch.tensor([3.0, 5.0, 4.0, 2.0, 6.0])[:, None, None]
+    pages = torch.randperm(num_blocks, generator=generator)
+    batch = AttentionBatch.build([1], [num_blocks * page - 3], [pages.argsort().tolist()], page_size=page)
+    q, index_q = torch.randn(1, 4, 32, generator=generator), torch.ones(1, 2, 32)
+    k, v = (torch.randn(num_blocks, page, 2, 32, generator=generator) for _ in range(2))
+    arguments = (q, index_q, index_k[pages], k, v, batch)
+    run_case("msa_decode", lambda _: (arguments, {"scale": 0.2, "top_k": top_k}), torch.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("length", [5, 8192, 100_000])
+def test_decoding_gives_the_same_bits_each_time(length: int) -> None:
+    """Programs tell each other what they have found while they run: nobody may read what is not there yet."""
+    num_blocks, bf16 = -(-length // 128), torch.bfloat16
+    batch = AttentionBatch.build([1], [length], [range(num_blocks)], page_size=128, device=DEVICE)
+    q, index_q = torch.randn(1, 64, 128, device=DEVICE, dtype=bf16), torch.randn(1, 4, 128, device=DEVICE, dtype=bf16)
+    index_k = torch.randn(num_blocks, 128, 128, device=DEVICE, dtype=bf16)
+    k, v = (torch.randn(num_blocks, 128, 4, 128, device=DEVICE, dtype=bf16) for _ in range(2))
+    decode = kernel_of("msa_decode")
+    first = decode(q, index_q, index_k, k, v, batch, scale=0.1, top_k=16)
+    for _ in range(2000):
+        assert torch.equal(decode(q, index_q, index_k, k, v, batch, scale=0.1, top_k=16), first)
+
+
 @pytest.mark.parametrize("blocks", [1, 16, 17, 250, 256, 257, 600, 2049])
 @pytest.mark.parametrize("few_blocks", [0, 4096])
 def test_selection_of_long_rows_with_ties_nan_and_infinities(

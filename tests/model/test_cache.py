@@ -46,16 +46,19 @@ def test_slots_move_as_if_all_sources_were_read_first(cache: KVCache) -> None:
         assert torch.equal(new[:, 3:], old[:, 3:])
 
 
-def test_a_page_read_out_and_written_elsewhere_is_whole(cache: KVCache) -> None:
+def test_pages_read_out_and_written_elsewhere_are_whole(cache: KVCache) -> None:
     before = [t.clone() for t in tensors(cache)]
-    content = cache.read_page(3)
-    assert len(content) == cache.bytes_per_page == sum(t[:, 3].nbytes for t in tensors(cache))
-    cache.write_page(1, content)
+    content = [cache.read_page(page) for page in (3, 0)]
+    assert len(content[0]) == cache.bytes_per_page == sum(t[:, 3].nbytes for t in tensors(cache))
+    rows = torch.stack([torch.frombuffer(page, dtype=torch.uint8) for page in content])
+    cache.write_pages([1, 4], rows)
     for old, new in zip(before, tensors(cache), strict=True):
-        assert torch.equal(new[:, 1], old[:, 3])
-        assert torch.equal(new[:, [0, 2, 3, 4]], old[:, [0, 2, 3, 4]])
-    with pytest.raises(ValueError, match="a page has"):
-        cache.write_page(1, content[:-1])
+        assert torch.equal(new[:, [1, 4]], old[:, [3, 0]])
+        assert torch.equal(new[:, [0, 2, 3]], old[:, [0, 2, 3]])
+    with pytest.raises(ValueError, match="1 pages have"):
+        cache.write_pages([1], rows)
+    with pytest.raises(ValueError, match="2 pages have"):
+        cache.write_pages([1, 4], rows[:, :-1])
 
 
 def test_nothing_that_a_layer_reads_is_left_out_of_a_page(cache: KVCache) -> None:

@@ -16,6 +16,9 @@ from m3_model.inputs import ModelInputs
 from m3_model.loading import load_decoder
 from m3_model.random_checkpoint import tiny_config, tiny_vision_config, write_random_checkpoint
 from m3_model.tokenizer import Tokenizer
+from m3_runtime.chat.session import ChatEngine
+from m3_runtime.engine import Engine
+from m3_runtime.request import Request, SamplingParams, TokenOutput
 
 FOLDER = Path(names.__file__).parent / "nano"
 SHORT = "def total(prices):\n    result = 1\n    for price in prices:\n        result +="
@@ -51,6 +54,34 @@ def test_nano_says_the_same_on_a_gpu(text: str) -> None:
     got, on_gpu = greedy(load_decoder(FOLDER, device="cuda"), ids, 48, "cuda")
     assert got == expected
     torch.testing.assert_close(on_gpu, logits, atol=1e-3, rtol=1e-3)
+
+
+def answers(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Greedy continuations of all prompts, which run together."""
+    sampling = SamplingParams(temperature=0, max_tokens=24)
+    found = {engine.add(Request(prompt=prompt, sampling=sampling)): list[int]() for prompt in prompts}
+    while engine.has_work:
+        for output in engine.step():
+            if isinstance(output, TokenOutput):
+                found[output.request_id] += output.token_ids
+    return list(found.values())
+
+
+def loaded(device: str, *, cuda_graphs: bool = True) -> Engine:
+    return ChatEngine.load("nano", device=device, cuda_graphs=cuda_graphs).engine
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_engine_says_the_same_on_a_gpu_with_graphs_and_without(count: int) -> None:
+    ids = Tokenizer.from_folder(FOLDER).encode(PAST_THE_LIMIT, special=False)
+    prompts = [ids[100 * i : 100 * i + 400 + 50 * i] for i in range(count)]
+    expected = answers(loaded("cpu"), prompts)
+    graphed, plain = loaded("cuda"), loaded("cuda", cuda_graphs=False)
+    assert answers(plain, prompts) == expected
+    assert answers(graphed, prompts) == expected
+    assert graphed.runner.graphs is not None
+    assert graphed.runner.graphs.sizes
 
 
 @pytest.mark.gpu

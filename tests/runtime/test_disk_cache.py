@@ -53,9 +53,10 @@ def _save(disk: DiskCache, names: list[bytes], used_ns: int | None = None) -> No
 
 def _read(disk: DiskCache, names: list[bytes]) -> int:
     """How many of the pages come back; each must be what was saved."""
-    found = list(disk.read(names))
-    assert found == [_content(name) for name in names[: len(found)]]
-    return len(found)
+    found = [bytearray(PAGE) for _ in names]
+    count = disk.read(names, [memoryview(page) for page in found])()
+    assert found[:count] == [_content(name) for name in names[:count]]
+    return count
 
 
 def _file(folder: Path, name: bytes) -> Path:

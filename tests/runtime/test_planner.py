@@ -1,95 +1,51 @@
-"""What fits over several GPUs: the same numbers as of what is loaded, and M3's own as far as they are known."""
+"""Where a model computes, and what is said of it."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
-from m3_model.config import M3Config
-from m3_model.group import Alone, Parallel
-from m3_model.loading import load_decoder
-from m3_model.random_checkpoint import tiny_config, tiny_vision_config, write_random_checkpoint
-from m3_model.share import Share
-from m3_model.sizes import count_parameters, share_parameters
-from m3_runtime.planner import STEP_BYTES, plans
-from tests.model.test_loading import flat
+from m3_model.random_checkpoint import tiny_config
+from m3_runtime.planner import Gpu, SingleDevicePlan
 
-GIB = 2**30
-M3 = M3Config(
-    vocab_size=200064,
-    hidden_size=6144,
-    attention_kinds=("dense",) * 3 + ("sparse",) * 57,
-    mlp_kinds=("dense",) * 3 + ("moe",) * 57,
-    num_heads=64,
-    num_kv_heads=4,
-    head_dim=128,
-    rotary_dim=64,
-    rope_theta=5e6,
-    dense_intermediate_size=12288,
-    expert_intermediate_size=3072,
-    shared_intermediate_size=3072,
-    num_experts=128,
-    experts_per_token=4,
-    index_heads=4,
-    index_dim=128,
-    max_positions=1 << 20,
-)
+LARGE = tiny_config(hidden_size=6144, vocab_size=200_064)
+"""Nearly all of it are the embedding table and the head: 2.5 billion parameters."""
 
 
-class Place(Alone):
-    """A rank that nothing is asked of."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_a_rank_holds_what_is_counted_and_needs_nothing_else_of_the_files(tmp_path: Path, size: int) -> None:
-    config = tiny_config(num_experts=6, vision=tiny_vision_config())
-    write_random_checkpoint(tmp_path, config)
-    file = tmp_path / "model.safetensors"
-    stored = load_file(file)
-    for rank in range(size):
-        share = Share.of(config, rank, size)
-        others = {n: t for n, t in stored.items() if ".experts." in n and int(n.split(".")[6]) not in share.experts}
-        save_file(stored | {name: torch.full_like(t, torch.nan) for name, t in others.items()}, file)
-        parallel = Parallel(ranks=Place(rank, size))
-        tensors = list(flat(load_decoder(tmp_path, dtype=torch.bfloat16, parallel=parallel)))
-        assert not any(tensor.isnan().any() for tensor in tensors)
-        held, heads = share_parameters(config, share), len(share.heads) + len(share.kv_heads)
-        norms = (
-            2 * (heads + len(share.kv_heads) + 1) * 32 + heads * 32
-        )  # one row a head: two sparse layers, a dense one
-        once = 2 * 4 * 32 + 2 * 32
-        assert sum(tensor.numel() for tensor in tensors) == held.total + held.vision + norms - once
+def choose(wanted: str, free_gb: float | None, *, large: bool = False, dtype: str = "auto") -> SingleDevicePlan:
+    gpu = None if free_gb is None else Gpu("NVIDIA H200", int(free_gb * 1e9))
+    config = LARGE if large else tiny_config()
+    return SingleDevicePlan.choose(config, wanted=wanted, dtype=dtype, cache_tokens=16_384, gpu=gpu)
 
 
-def test_all_ranks_together_hold_the_model() -> None:
-    whole = count_parameters(M3)
-    assert whole.total == 426_174_572_928
-    for size in (2, 4, 8, 16):
-        shares = [share_parameters(M3, Share.of(M3, rank, size)) for rank in range(size)]
-        assert sum(share.routed for share in shares) == whole.routed
-        assert sum(share.embedding + share.head for share in shares) == whole.embedding + whole.head
-        assert whole.total / size <= max(share.total for share in shares) < 1.05 * whole.total / size + 4e9
+def test_a_gpu_is_taken_where_the_model_fits() -> None:
+    plan = choose("auto", 139, large=True)
+    assert (plan.device, plan.dtype, plan.was_a_choice) == ("cuda", "bfloat16", True)
+    assert plan.sentence.startswith("computing on the GPU in bfloat16 (NVIDIA H200: ")
+    assert "of 139.0 GB free" in plan.sentence
 
 
-def test_m3_needs_eight_large_gpus_in_bfloat16() -> None:
-    found = {plan.ranks: plan for plan in plans(M3, [139 * GIB] * 8)}
-    assert list(found) == [1, 2, 4, 8]
-    assert [plan.context_tokens for plan in found.values()][:3] == [0, 0, 0]
-    assert found[8].context_tokens > 128_000
-    assert found[8].cache_bytes_per_token == (60 * 2 * 128 + 57 * 128) * 2  # one key head of four, and the index key
-    least = plans(M3, [139 * GIB] * 7 + [120 * GIB])[-1]
-    assert (least.free_bytes, least.context_tokens < found[8].context_tokens) == (120 * GIB, True)
+def test_a_small_model_stays_exact_on_a_gpu() -> None:
+    assert choose("auto", 139).dtype == "float32"
+    assert choose("cuda", 139, dtype="bfloat16").dtype == "bfloat16"
 
 
-def test_what_is_kept_free_is_not_given_to_the_cache() -> None:
-    config = tiny_config()
-    (plan,) = plans(config, [STEP_BYTES + 10**6])
-    assert 0 < plan.context_tokens * plan.cache_bytes_per_token <= 10**6 - plan.weights_bytes
-    (plan,) = plans(config, [STEP_BYTES + plan.weights_bytes])
-    assert plan.context_tokens == 0
+def test_a_full_gpu_is_told_and_not_used() -> None:
+    plan = choose("auto", 3, large=True)
+    assert (plan.device, plan.dtype, plan.was_a_choice) == ("cpu", "float32", True)
+    assert "in bfloat16, and NVIDIA H200 has 3.0 GB free" in plan.sentence
+
+
+def test_without_a_gpu_auto_needs_no_words() -> None:
+    plan = choose("auto", None)
+    assert (plan.device, plan.was_a_choice) == ("cpu", False)
+    assert plan.sentence == "computing on the CPU in float32 (torch sees no GPU)"
+
+
+def test_what_a_person_asks_for_is_done_or_refused() -> None:
+    assert choose("cpu", 139).device == "cpu"
+    with pytest.raises(ValueError, match="torch sees no GPU: choose the device cpu or auto"):
+        choose("cuda", None)
+    with pytest.raises(ValueError, match=r"has 3\.0 GB free: choose"):
+        choose("cuda", 3, large=True)
+    with pytest.raises(ValueError, match="device is 'tpu'; use auto, cpu or cuda"):
+        choose("tpu", None)

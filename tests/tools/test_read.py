@@ -208,7 +208,8 @@ def test_a_huge_file_gives_its_head_at_once(read: Callable[..., ToolResult], con
     started = time.monotonic()
     text = read("huge.log").text
     assert time.monotonic() - started < 0.5
-    assert text.startswith("huge.log (lines 1-1001, the head of a file of 1,024 MiB)\nL1|first line\n")
+    assert text.startswith("huge.log (lines 1-1000, the head of a file of 1,024 MiB)\nL1|first line\n")
+    assert text.endswith("(more follows: find its lines with grep, or show them with shell and sed -n)")
     assert "too large for lines by number" in read("huge.log", start=5000).text
 
 

@@ -63,6 +63,11 @@ def test_glob_patterns(tree: Path, call: Call) -> None:
     assert "ignored files were not looked at" in call(GlobTool(), pattern="*.log").text
     assert call(GlobTool(), pattern="*.log", include_ignored=True).text == "debug.log"
     assert call(GlobTool(), pattern="config", include_ignored=True).text.startswith("No file")
+    assert call(GlobTool(), pattern="*.{yml,ts}").text == ".github/ci.yml\nsrc/deep/b.ts"
+    assert call(GlobTool(), pattern="src").text == call(GlobTool(), pattern="src/").text == "src/a.py\nsrc/deep/b.ts"
+    (tree / "v1.2").mkdir()
+    (tree / "v1.2" / "notes").touch()
+    assert call(GlobTool(), pattern="v1.2").text == "v1.2/notes"
     assert call(GlobTool(), pattern="!x").is_error
     assert "outside" in call(GlobTool(), pattern="*", path="link").text
 
@@ -92,6 +97,7 @@ def test_grep_options(tree: Path, call: Call) -> None:
     assert around == "src/a.py\nL4-\nL5|def other():\nL6-    return needle()"
     assert "build/out.py" in call(GrepTool(), pattern="needle", include_ignored=True).text
     assert call(GrepTool(), pattern="needle", glob="src/**/*.py").text.startswith("src/a.py\n")
+    assert "src/a.py\n" in call(GrepTool(), pattern="needle", glob="*.{py,ts}").text
     assert call(GrepTool(), pattern="needle", glob="*.log").text.startswith("No match")  # the ignore rules still hold
     assert ".git/config" not in call(GrepTool(), pattern="needle", include_ignored=True).text
 
@@ -108,10 +114,28 @@ def test_a_glob_with_an_exclamation_mark_leaves_files_out(tree: Path, call: Call
 
 def test_grep_cuts_long_lines_around_the_match_and_names_binary_files(tree: Path, call: Call) -> None:
     text = call(GrepTool(), pattern="needle").text
-    assert "image.bin (binary, or holds NUL bytes: 1 matches in it, not shown)" in text
+    assert "image.bin (binary, or holds NUL bytes: it matches, not shown)" in text
     row = next(line for line in text.split("\n") if "xneedley" in line)
     assert len(row) < 400
     assert row.startswith("L1|[4,9")
+
+
+def test_grep_reads_ripgrep_right_whatever_names_and_lines_hold(tree: Path, call: Call) -> None:
+    (tree / "12-x\n\n1:1:y").write_bytes(b"a\n\nhit: binary file matches\r\n7-b\n--\n")
+    (tree / "7:bin").write_bytes(b"hit early\n" + b"x\n" * 70_000 + b"\0 hit\n")
+    (tree / "wide").write_bytes("ü".encode() * 500 + b"hit\n")
+    (tree / "utf16").write_bytes("\ufeffone hit\n".encode("utf-16-le"))
+    assert call(GrepTool(), pattern="hit", context=1).text.split("\n") == [
+        "12-x\\n\\n1:1:y",
+        "L2-",
+        "L3|hit: binary file matches",
+        "L4-7-b",
+        "7:bin (binary, or holds NUL bytes: it matches, not shown)",
+        "utf16",
+        "L1|one hit",
+        "wide",
+        f"L1|[203 characters …] {'ü' * 297}hit",
+    ]
 
 
 def test_grep_says_when_there_is_more(tree: Path, call: Call) -> None:

@@ -303,7 +303,11 @@ def test_a_job_is_no_terminal(play: Scene, context: ToolContext) -> None:
     play(scene)
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+@pytest.mark.parametrize(
+    "backend",
+    [backend for backend in BACKENDS if (backend.name == "seatbelt") == (sys.platform == "darwin")],
+    ids=lambda backend: backend.name,
+)
 def test_inside_the_sandbox_it_has_a_terminal_and_nothing_else(
     play: Scene, context: ToolContext, marker: str, backend: Backend, tmp_path: Path
 ) -> None:

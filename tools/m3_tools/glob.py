@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from pathspec import GitIgnoreSpec
@@ -9,9 +15,12 @@ from pydantic import Field
 
 from m3_tools.base import TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.paths import printable, resolve_folder
-from m3_tools.ripgrep import list_names
+from m3_tools.ripgrep import by_folder, names_below
 
 MAX_FILES = 1000
+MAX_ALTERNATIVES = 100
+_PLAIN_NAME = re.compile(r"[\w*?-]+(?:\.[\w*?-]+)+")
+"""A name with a suffix, which ripgrep and .gitignore read alike."""
 
 
 class GlobArgs(ToolArgs):
@@ -31,15 +40,38 @@ class GlobTool(Tool[GlobArgs]):
     async def run(self, args: GlobArgs, context: ToolContext) -> ToolResult:
         folder = resolve_folder(context, args.path)
         matches = path_matcher(args.pattern)
-        base = "" if folder == context.root else folder.relative_to(context.root).as_posix() + "/"
-        listed = await list_names(context, folder, include_ignored=args.include_ignored)
-        names = [printable(name) for name in listed if matches.match_file(name.removeprefix(base))]
+        # What ripgrep leaves out need not come here. Files of that name go before folders of that name.
+        name_glob = posixpath.basename(args.pattern.strip())
+        names: list[str] = []
+        if _PLAIN_NAME.fullmatch(name_glob):
+            names = await _matching(context, folder, matches, args, [f"--type-add=wanted:{name_glob}", "--type=wanted"])
+        if not names:
+            names = await _matching(context, folder, matches, args, [])
         if not names:
             hint = "" if args.include_ignored else " (ignored files were not looked at)"
             return ToolResult(text=f"No file in {printable(args.path)} matches {printable(args.pattern)}{hint}.")
         more = [f"({len(names) - MAX_FILES:,} more files)"] if len(names) > MAX_FILES else []
-        text = "\n".join([*names[:MAX_FILES], *more])
+        text = "\n".join([*map(printable, heapq.nsmallest(MAX_FILES, names, by_folder)), *more])
         return ToolResult(text=text, display=(TextBlock(text=text, title=f"{len(names)} files"),))
+
+
+async def _matching(
+    context: ToolContext, folder: Path, matches: GitIgnoreSpec, args: GlobArgs, options: Sequence[str]
+) -> list[str]:
+    fits = _fitting(matches)
+    names = await names_below(context, folder, options, include_ignored=args.include_ignored)
+    if folder == context.root:
+        return [name for name in names if fits(name)]
+    base = folder.relative_to(context.root).as_posix() + "/"
+    return [name for name in names if fits(name.removeprefix(base))]
+
+
+def _fitting(spec: GitIgnoreSpec) -> Callable[[str], object]:
+    """The judgement of `spec.match_file`, which is slow where there are many names."""
+    expressions = [pattern.regex.match for pattern in spec.patterns if pattern.regex is not None and pattern.include]
+    if len(expressions) < len(list(spec.patterns)):
+        return spec.match_file
+    return expressions[0] if len(expressions) == 1 else lambda name: any(match(name) for match in expressions)
 
 
 def path_matcher(pattern: str) -> GitIgnoreSpec:
@@ -47,6 +79,16 @@ def path_matcher(pattern: str) -> GitIgnoreSpec:
     if not pattern.strip() or pattern.lstrip().startswith(("#", "!")) or "\0" in pattern:
         raise ToolError(f"{pattern!r} is not a file pattern. Examples: *.py, src/**/*.ts, tests/")
     try:
-        return GitIgnoreSpec.from_lines([pattern.removeprefix("./")])
+        return GitIgnoreSpec.from_lines(itertools.islice(_alternatives(pattern.removeprefix("./")), MAX_ALTERNATIVES))
     except ValueError as error:
         raise ToolError(f"{pattern!r} is not a file pattern: {error}") from None
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    """What a pattern with braces stands for, `*.{ts,tsx}` for two: .gitignore has none, but models write them."""
+    found = re.search(r"\{([^{}]*,[^{}]*)\}", pattern)
+    if found is None:
+        yield pattern
+        return
+    for choice in found.group(1).split(","):
+        yield from _alternatives(pattern[: found.start()] + choice + pattern[found.end() :])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import dataclasses
 import itertools
-import json
 import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pathspec import GitIgnoreSpec
 from pydantic import Field
@@ -20,7 +18,7 @@ from pydantic import Field
 from m3_tools.base import MissingPath, TextBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.glob import path_matcher
 from m3_tools.paths import printable, resolve_for_reading, shown_name
-from m3_tools.ripgrep import run_ripgrep
+from m3_tools.ripgrep import MAX_OUTPUT_BYTES, run_ripgrep
 from m3_tools.text import shown
 
 MAX_MATCHES = 200
@@ -38,13 +36,6 @@ class GrepArgs(ToolArgs):
     include_ignored: bool = Field(default=False, description="also files that .gitignore leaves out")
 
 
-@dataclasses.dataclass
-class _File:
-    rows: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-    num_matches: int = 0
-    binary: bool = False
-
-
 class GrepTool(Tool[GrepArgs]):
     name: ClassVar[str] = "grep"
     description: ClassVar[str] = (
@@ -58,19 +49,21 @@ class GrepTool(Tool[GrepArgs]):
         if not args.pattern or "\0" in args.pattern:
             raise ToolError("The pattern is empty or holds a NUL character.")
         search = _search(args, context)
-        options = ["--json", "--binary", f"--context={args.context}"]
+        options = ["--heading", "--null", "--with-filename", "--column", "--binary", f"--context={args.context}"]
         result = await run_ripgrep(context, search.arguments(options), include_ignored=args.include_ignored)
-        files, problems = _collect(result.head, context)
-        files = {name: file for name, file in files.items() if search.wants(name)}
+        files = dict(_files(result.head))
+        if search.matcher is not None:
+            files = {name: rows for name, rows in files.items() if search.wants(name)}
         guarded = [name for name in files if context.secrets.guards(name)]
         for name in guarded:
             del files[name]
         if result.exit_code == 2 and not files:
-            raise ToolError(_complaint(args.pattern, problems))
-        text = _render(args, files, result.timed_out)
+            raise ToolError(_complaint(args.pattern, _lines(result.head)))
+        is_whole = not result.timed_out and result.output_bytes <= MAX_OUTPUT_BYTES
+        text = _render(args, context, files, is_whole=is_whole)
         if guarded:
             text += f"\n({_plural(len(guarded), 'file')} of secrets not searched)"
-        if not files and not result.timed_out:
+        if not files and is_whole:
             text += await _elsewhere(args, context)
         return ToolResult(text=text, display=(TextBlock(text=text, title=f"grep {printable(args.pattern)}"),))
 
@@ -110,13 +103,15 @@ def _search(args: GrepArgs, context: ToolContext) -> _Search:
     if name_glob and "**" not in name_glob:
         # As a file type and not as --glob, which would bring ignored files back.
         options += [f"--type-add=wanted:{name_glob}", "--type=wanted"]
+    # With ./ before it no name begins with a digit, as the rows of a file do.
+    target = os.path.join(".", os.path.relpath(path, context.root)) if path != context.root else "."
     return _Search(
         pattern=args.pattern,
-        target=os.path.relpath(path, context.root),
+        target=target,
         options=tuple(options),
         matcher=path_matcher(glob) if glob or excluded else None,
         excluded=excluded,
-        base="" if where == "." else where + "/",
+        base="" if target == "." else target.removeprefix("./") + "/",
     )
 
 
@@ -163,6 +158,10 @@ def _unbalanced(pattern: str) -> int | None:
 async def _elsewhere(args: GrepArgs, context: ToolContext) -> str:
     """Whether the same search finds something with ignore_case or include_ignored, as sentences for the model."""
     wider = [name for name in ("ignore_case", "include_ignored") if not getattr(args, name)]
+    everything = _search(args.model_copy(update={"ignore_case": True}), context).arguments(["--quiet", "--no-messages"])
+    look = await run_ripgrep(context, everything, include_ignored=True, timeout_s=_SECOND_LOOK_S)
+    if not wider or look.exit_code == 1:  # mostly so: one search more and not two
+        return ""
     found = await asyncio.gather(*(_count(args.model_copy(update={name: True}), context) for name in wider))
     return "".join(f" With {name}=true it matches {count}." for name, count in zip(wider, found, strict=True) if count)
 
@@ -173,7 +172,7 @@ async def _count(args: GrepArgs, context: ToolContext) -> str:
     options = search.arguments(["--count", "--null", "--no-messages", "--with-filename"])
     result = await run_ripgrep(context, options, include_ignored=args.include_ignored, timeout_s=_SECOND_LOOK_S)
     rows = re.findall(rb"([^\0\n][^\0]*)\0(\d+)\n", result.head)
-    names = [(_name_of(path, context), int(count)) for path, count in rows]
+    names = [(_decoded_name(path), int(count)) for path, count in rows]
     counts = [count for name, count in names if search.wants(name) and not context.secrets.guards(name)]
     least = "at least " if result.timed_out else ""
     return f"{least}{_plural(sum(counts), 'line')} in {_plural(len(counts), 'file')}" if counts else ""
@@ -183,52 +182,60 @@ def _plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _collect(output: bytes, context: ToolContext) -> tuple[dict[str, _File], list[str]]:
-    """What was found by file, and the lines that are not rg's JSON: its complaints."""
-    files: dict[str, _File] = {}
-    problems: list[str] = []
-    for event in _events(output, problems):
-        data = event.get("data", {})
-        if event["type"] in ("match", "context"):
-            file = files.setdefault(_name(data["path"], context), _File())
-            is_match = event["type"] == "match"
-            file.num_matches += is_match
-            spans = data["submatches"]
-            content = _decoded(data["lines"]).rstrip("\n").rstrip("\r")
-            row = _cut(
-                content, len(_bytes(data["lines"])[: spans[0]["start"]].decode("utf-8", "replace")) if spans else 0
-            )
-            file.rows.append((data["line_number"], f"L{data['line_number']}{'|' if is_match else '-'}{row}"))
-        elif event["type"] == "end" and data.get("binary_offset") is not None:
-            files.setdefault(_name(data["path"], context), _File()).binary = True  # line numbers after a NUL are off
-    return {n: f for n, f in files.items() if f.num_matches}, problems
+def _files(output: bytes) -> Iterator[tuple[str, bytes]]:
+    """Each file that ripgrep printed, by its name relative to the root: its name and a NUL, then its rows.
+
+    Of a binary file there are none: after a NUL the numbers of its lines are off.
+    """
+    name = b""
+    for block in output.removesuffix(b"\n").split(b"\n\n"):
+        before, nul, rows = block.partition(b"\0")
+        if not nul:
+            if found := _BINARY.fullmatch(name + _without_complaints(block)):
+                yield _decoded_name(found.group(1)), b""
+                name = b""
+            else:
+                name += block + b"\n\n"  # a name may hold such lines itself
+            continue
+        if name or not before.startswith(b"./"):
+            before, name = name + _without_complaints(before), b""
+        if rows.endswith(b")") and _BINARY.fullmatch(rows.rpartition(b"\n")[2]):
+            rows = b""
+        yield _decoded_name(before), rows
 
 
-def _events(output: bytes, problems: list[str]) -> Iterator[dict[str, Any]]:
-    for line in output.splitlines():
-        if line.startswith(b'{"type":'):
-            try:
-                yield json.loads(line)
-            except ValueError:  # cut off where the output limit was reached
-                continue
-        elif line.strip():
-            problems.append(shown(line.decode("utf-8", "replace")))
+_BINARY = re.compile(rb"(\.{1,2}/.*): binary file matches \(found [^\n]* byte around offset \d+\)", re.DOTALL)
+_MATCH = re.compile(rb"^\d+:", re.MULTILINE)
+_ROW = re.compile(rb"(\d+)(?:-|:(\d+):)(.*)", re.DOTALL)
 
 
-def _bytes(value: dict[str, str]) -> bytes:
-    return value["text"].encode() if "text" in value else base64.b64decode(value["bytes"])
+def _without_complaints(block: bytes) -> bytes:
+    """What ripgrep says of files that it cannot read stands before a name."""
+    while block.startswith(b"rg: "):
+        block = block.partition(b"\n")[2]
+    return block
 
 
-def _decoded(value: dict[str, str]) -> str:
-    return _bytes(value).decode("utf-8", "replace")
+def _decoded_name(path: bytes) -> str:
+    return path.decode(errors="surrogateescape").removeprefix("./")
 
 
-def _name(value: dict[str, str], context: ToolContext) -> str:
-    return _name_of(_bytes(value), context)
+def _rows(rows: bytes) -> Iterator[tuple[int, bool, str]]:
+    """The rows of a file: their number, whether it is a match, and their text."""
+    for row in rows.split(b"\n"):
+        if not (found := _ROW.fullmatch(row)):
+            continue  # a gap between lines, or a complaint of ripgrep
+        number, column, content = found.groups()
+        start = len(content[: int(column) - 1].decode("utf-8", "replace")) if column else 0
+        yield int(number), column is not None, _cut(content.decode("utf-8", "replace").rstrip("\r"), start)
 
 
-def _name_of(path: bytes, context: ToolContext) -> str:
-    return shown_name(context, Path(os.path.normpath(os.path.join(os.path.realpath(context.root), os.fsdecode(path)))))
+def _lines(output: bytes) -> list[str]:
+    return [shown(line.decode("utf-8", "replace")) for line in output.splitlines() if line.strip()]
+
+
+def _shown_name(name: str, context: ToolContext) -> str:
+    return shown_name(context, Path(os.path.normpath(os.path.join(os.path.realpath(context.root), name))))
 
 
 def _cut(content: str, match_start: int) -> str:
@@ -240,38 +247,41 @@ def _cut(content: str, match_start: int) -> str:
     return (f"[{first:,} characters …] " if first else "") + piece + (f" [… {left:,} characters]" if left > 0 else "")
 
 
-def _render(args: GrepArgs, files: dict[str, _File], timed_out: bool) -> str:
+def _render(args: GrepArgs, context: ToolContext, files: dict[str, bytes], *, is_whole: bool) -> str:
     hint = "" if args.include_ignored else " (ignored files were not searched)"
-    total = sum(f.num_matches for f in files.values() if not f.binary)
+    if args.context:
+        total = sum(len(_MATCH.findall(rows)) for rows in files.values())
+    else:
+        total = sum(rows.count(b"\n") + 1 for rows in files.values() if rows)
     if not files:
         return f"No match for {args.pattern!r} in {printable(args.path)}{hint}." + (
-            " The search was stopped; narrow it." if timed_out else ""
+            "" if is_whole else " The search was stopped; narrow it."
         )
     rows: list[str] = []
     num_shown = 0
     for name in sorted(files):
-        file = files[name]
-        if file.binary:
-            rows.append(f"{name} (binary, or holds NUL bytes: {file.num_matches} matches in it, not shown)")
+        if not files[name]:
+            rows.append(f"{_shown_name(name, context)} (binary, or holds NUL bytes: it matches, not shown)")
             continue
         if num_shown >= MAX_MATCHES:
             break
-        rows.append(name)
+        rows.append(_shown_name(name, context))
         last = 0
-        for number, row in sorted(file.rows):
-            if num_shown >= MAX_MATCHES and row.startswith(f"L{number}|"):
+        for number, is_match, row in _rows(files[name]):
+            if num_shown >= MAX_MATCHES and is_match:
                 break
             if args.context and last and number > last + 1:
                 rows.append("--")
-            rows.append(row)
+            rows.append(f"L{number}{'|' if is_match else '-'}{row}")
             last = number
-            num_shown += row.startswith(f"L{number}|")
+            num_shown += is_match
     if total > num_shown:
-        num_files = sum(not f.binary for f in files.values())
+        num_files = sum(map(bool, files.values()))
+        least = "" if is_whole else "at least "
         rows.append(
-            f"({total - num_shown:,} more matches; {total:,} in {num_files} files in all. "
+            f"({total - num_shown:,} more matches; {least}{total:,} in {num_files} files in all. "
             "Narrow the pattern or the path.)"
         )
-    if timed_out:
-        rows.append("(the search was stopped at its deadline; narrow the path)")
+    if not is_whole:
+        rows.append("(the search was stopped before its end; narrow the path)")
     return "\n".join(rows)

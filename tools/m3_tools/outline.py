@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +18,9 @@ from m3_tools.text import shown
 
 MAX_CHARS = 60_000
 _MAX_FILE_BYTES = 2 * 2**20
+_MAX_REMEMBERED = 20_000
+_remembered: dict[tuple[str, bytes], tuple[str, ...]] = {}
+"""Outlines by language and digest of the file. Parsing takes a hundred times as long as reading."""
 
 
 class OutlineArgs(ToolArgs):
@@ -39,7 +43,7 @@ class OutlineTool(Tool[OutlineArgs]):
             data = read_bytes(path, name)
             if language_of(name) is None:
                 raise ToolError(f"{name} is of a language without a grammar here; use read or grep.")
-            lines = outline_lines(definitions(name, data))
+            lines = outline_of(name, data)
             text = "\n".join([name, *(lines or ["(no definitions)"])])
         else:
             text = await _folder_outline(context, path)
@@ -56,9 +60,9 @@ async def _folder_outline(context: ToolContext, folder: Path) -> str:
     for index, file in enumerate(files):
         name = relative_name(context.root, file)
         try:
-            lines = outline_lines(definitions(name, read_bytes(file, name, limit=_MAX_FILE_BYTES)))
+            lines = outline_of(name, read_bytes(file, name, limit=_MAX_FILE_BYTES))
         except ToolError as error:
-            lines = [f"({error})"]
+            lines = (f"({error})",)
         part = "\n".join([name, *lines])
         num_chars += len(part) + 1
         if num_chars > MAX_CHARS and parts:
@@ -68,6 +72,19 @@ async def _folder_outline(context: ToolContext, folder: Path) -> str:
             break
         parts.append(part)
     return "\n".join(parts)
+
+
+def outline_of(path: str, data: bytes) -> tuple[str, ...]:
+    """The outline of one file, a definition a line; nothing if its language is unknown. Each content is parsed once."""
+    language = language_of(path)
+    if language is None:
+        return ()
+    key = language, hashlib.sha256(data).digest()
+    if key not in _remembered:
+        if len(_remembered) >= _MAX_REMEMBERED:
+            _remembered.pop(next(iter(_remembered)))
+        _remembered[key] = tuple(outline_lines(definitions(path, data)))
+    return _remembered[key]
 
 
 def outline_lines(found: Sequence[Definition]) -> list[str]:

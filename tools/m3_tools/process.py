@@ -118,13 +118,17 @@ async def run_process(
     head_bytes: int = 12_000,
     tail_bytes: int = 18_000,
     line_chars: int | None = None,
+    for_model: bool = True,
+    starts_others: bool = True,
     on_output: Callable[[str], None] | None = None,
     on_start: Callable[[int, Output], None] | None = None,
 ) -> ProcessResult:
     """Run `argv` and wait until it exits or `timeout_s` is over. Nothing of it runs afterwards, cancelled or not.
 
     `on_start` gets the number of the process, and its output, which grows. stdout and stderr come as one stream. With
-    `line_chars` longer lines are cut in the result's text. Raises ToolError if the command cannot be started.
+    `line_chars` longer lines are cut in the result's text; without `for_model` there is no text, which takes long to
+    make of megabytes. Without `starts_others` a program that ends by itself is trusted to have left nothing.
+    Raises ToolError if the command cannot be started.
     """
     token = secrets.token_hex(16)
     output = Output(spill_dir, head_bytes, tail_bytes, on_output, line_chars=line_chars)
@@ -160,7 +164,7 @@ async def run_process(
         except TimeoutError:
             timed_out = True
             await _terminate(process, token)
-        members = _tree(process.pid, token)
+        members = _tree(process.pid, token) if starts_others or timed_out else []
         stopped = [_describe(p) for p in members if p.pid != process.pid]
         all_ended = not members
     finally:
@@ -175,7 +179,7 @@ async def run_process(
         exit_code=None if timed_out else process.returncode,
         timed_out=timed_out,
         duration_s=time.monotonic() - started,
-        text=output.text(),
+        text=output.text() if for_model else "",
         head=output.head,
         output_bytes=output.total_bytes,
         output_path=output.path,

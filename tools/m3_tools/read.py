@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from pathlib import Path
 from typing import ClassVar
@@ -69,8 +70,19 @@ def _load(path: Path, name: str, *, full: bool) -> tuple[bytes, int]:
                 f"{name} is {size / 2**20:,.0f} MiB, too large for lines by number or symbol; "
                 "use grep, or shell with sed -n."
             )
-        data = file.read(MAX_LINES * MAX_LINE_CHARS if size > MAX_EDIT_BYTES else MAX_EDIT_BYTES + 1)
-    return data, max(size, len(data))
+        if size <= MAX_EDIT_BYTES:
+            data = file.read(MAX_EDIT_BYTES + 1)
+            return data, max(size, len(data))
+        data = file.read(MAX_LINES * MAX_LINE_CHARS)
+    if not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        data = _first_lines(data)
+    return data, size
+
+
+def _first_lines(data: bytes) -> bytes:
+    """The whole lines at the beginning, as many as are shown at most."""
+    *rows, _ = data.split(b"\n", MAX_LINES)
+    return b"\n".join(rows) + b"\n" if rows else data
 
 
 def _find(name: str, data: bytes, symbol: str) -> Definition:
@@ -133,7 +145,9 @@ def _numbered(name: str, source: Text, first: int, last: int | None, column: int
         head += f" (lines {first}-{shown_to}, the head of a file of {size / 2**20:,.0f} MiB)"
     elif first > 1 or shown_to < len(lines):
         head += f" (lines {first}-{shown_to} of {len(lines)})"
-    if shown_to < end:
+    if not whole:
+        rows.append("(more follows: find its lines with grep, or show them with shell and sed -n)")
+    elif shown_to < end:
         rows.append(f"({end - shown_to:,} more lines: read with start={shown_to + 1})")
     return "\n".join([head, *rows])
 

@@ -38,6 +38,8 @@ async def run_ripgrep(
         timeout_s=timeout_s,
         head_bytes=MAX_OUTPUT_BYTES,
         tail_bytes=0,
+        for_model=False,
+        starts_others=False,
     )
 
 
@@ -48,11 +50,23 @@ async def list_files(context: ToolContext, folder: Path, *, include_ignored: boo
 
 async def list_names(context: ToolContext, folder: Path, *, include_ignored: bool = False) -> list[str]:
     """The same files as names relative to the root, with forward slashes. Much faster where there are many."""
-    where = os.path.relpath(folder, context.root)
+    return sorted(await names_below(context, folder, include_ignored=include_ignored), key=by_folder)
+
+
+async def names_below(
+    context: ToolContext, folder: Path, options: Sequence[str] = (), *, include_ignored: bool = False
+) -> list[str]:
+    """The same names in any order, of those files that the options of ripgrep let through."""
+    # Without a folder named, the names need no ./ taken from them.
+    where = ["--", os.path.relpath(folder, context.root)] if folder != context.root else []
     result = await run_ripgrep(
         context,
-        ["--files", "--null", "--no-messages", "--glob=!.git", "--glob=!.m3", "--", where],
+        ["--files", "--null", "--no-messages", *options, "--glob=!.git", "--glob=!.m3", *where],
         include_ignored=include_ignored,
     )
-    names = [os.fsdecode(name).removeprefix("./") for name in result.head.split(b"\0")[:-1]]
-    return sorted(names, key=lambda name: name.split("/"))
+    return os.fsdecode(result.head).split("\0")[:-1]
+
+
+def by_folder(name: str) -> str:
+    """A key that sorts names as a walk through the folders meets them."""
+    return name.replace("/", "\0")

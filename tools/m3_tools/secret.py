@@ -7,12 +7,12 @@ it prints it, a hard link under another name, and what git's history holds.
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import functools
 import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,10 +73,13 @@ class Secrets:
 
     def guards(self, name: str) -> bool:
         """Whether the file of this name, relative to the work tree and with forward slashes, is kept from the model."""
-        *folders, last = name.lower().split("/")
-        if not _OF_OTHERS.isdisjoint(folders) or _fits(last, _EXAMPLES):
+        last = name.rpartition("/")[2].lower()
+        if not _fits(last, FILES + KEY_FILES) or _fits(last, _EXAMPLES):
             return False
-        found = _fits(last, FILES) or (_fits(last, KEY_FILES) and _OF_TESTS.isdisjoint(folders))
+        folders = name.lower().split("/")[:-1]
+        if not _OF_OTHERS.isdisjoint(folders):
+            return False
+        found = _fits(last, FILES) or _OF_TESTS.isdisjoint(folders)
         return found and not (self.allowed and _spec(self.allowed).match_file(name))
 
     def find(self, root: Path) -> list[Path]:
@@ -151,7 +154,13 @@ class RedactedStream:
 
 
 def _fits(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return _expression(patterns).match(name) is not None
+
+
+@functools.cache
+def _expression(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """One expression for all of them: every file of a large tree is judged."""
+    return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns))
 
 
 @functools.lru_cache(maxsize=8)

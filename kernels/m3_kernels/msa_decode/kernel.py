@@ -3,10 +3,11 @@
 At one token a step is so short that launches cost more than work. So one program a multiprocessor runs all steps, and
 between two of them all programs wait for each other:
 
-1. Score. Each program scores every n-th block and keeps the best of them.
+1. Score. Each program scores every n-th block and keeps the few best of them.
 2. Choose and attend. Each program works on a part of the keys of one row and key head. Which blocks are chosen it finds
-   out by itself: the best of each group of blocks tell which groups can hold a chosen one at all, and so on in finer
-   groups, until they are single blocks.
+   out by itself. The best of each group of blocks tell which groups can hold a chosen one at all; the few best of those
+   groups are compared. Only if all of one group's are chosen may it hold more: then all blocks are looked at, from the
+   best of finer and finer groups down to single blocks.
 3. Merge the parts.
 
 There are as many index heads as key heads. Programs that wait for each other must all run at once: the launch is
@@ -30,10 +31,17 @@ from m3_kernels.sort_keys import block_of, competing_rank, largest_blocks, num_l
 MAX_PROGRAMS = 128
 KEYS = 64
 """Keys that a part attends to at a time."""
+KEPT = 4
+"""The best blocks that a program keeps of those it scored."""
 MIN_GROUPS = 64
 """Groups that are compared with each other: more take longer to compare, fewer are compared more often."""
-WARPS, STAGES = 4, 9
-_waiting: dict[tuple[torch.device, int, int], tuple[Tensor, Tensor]] = {}
+NOWHERE = tl.constexpr(1 << 30)
+"""Block numbers from here on are of no block."""
+WARPS, STAGES = 4, 7
+NUM_THREADS = tl.constexpr(32 * WARPS)
+EARLY = True
+"""Whether a launch may begin while the one before ends; it waits for that one's results."""
+_waiting: dict[tuple[torch.device, int, int, int], tuple[Tensor, Tensor, Tensor]] = {}
 
 
 def msa_decode(
@@ -66,8 +74,9 @@ def msa_decode(
         return out_THD
     B, N = batch.page_table_BN.shape
     slots = triton.next_power_of_2(top_k)
-    groups = max(MIN_GROUPS, 2 * slots)
+    groups = max(MIN_GROUPS, KEPT * slots)
     together, programs = _programs(device, groups)
+    early = together and EARLY
     keys = min(KEYS, S)
     rows = B * batch.max_queries * G
     parts = max(1, min(slots * (S // keys), 1 << ((programs // rows).bit_length() - 1) if rows <= programs else 1))
@@ -78,8 +87,7 @@ def msa_decode(
     while cut**levels * groups < N:
         levels += 1
     keys_TGN = torch.empty(T, G, N, dtype=torch.int64, device=device)
-    best_TGP = torch.empty(T, G, programs, dtype=torch.int64, device=device)
-    arrived, partial = _shared_memory(device, programs * heads * (D + 2))
+    arrived, best, partial = _shared_memory(device, T * G * KEPT * programs, programs * heads * (D + 2))
     with on_device_of(q_THD):
         for first, last in [(1, 3)] if together else [(1, 1), (2, 2), (3, 3)]:
             _decode[(programs,)](
@@ -90,7 +98,7 @@ def msa_decode(
                 v_PSGD,
                 out_THD,
                 keys_TGN,
-                best_TGP,
+                best,
                 arrived,
                 partial,
                 batch.query_starts,
@@ -130,32 +138,38 @@ def msa_decode(
                 FIRST=first,
                 LAST=last,
                 STAGES=STAGES,
+                KEPT=KEPT,
+                EARLY=early,
                 num_warps=WARPS,
                 launch_cooperative_grid=together,
+                launch_pdl=early,
             )
     return out_THD
 
 
 @functools.cache
 def _programs(device: torch.device, groups: int) -> tuple[bool, int]:
-    """Whether all programs of a launch can run at once, and how many there are: a power of two, at least `groups`."""
+    """Whether all programs of a launch can run at once, and how many there are: `groups` or twice as many."""
     if device.type != "cuda":
-        return False, groups
+        return False, 2 * groups
     count = torch.cuda.get_device_properties(device).multi_processor_count
-    return count >= groups, max(groups, min(MAX_PROGRAMS, 1 << (count.bit_length() - 1)))
+    return count >= groups, 2 * groups if min(MAX_PROGRAMS, count) >= 2 * groups else groups
 
 
-def _shared_memory(device: torch.device, size: int) -> tuple[Tensor, Tensor]:
-    """What programs tell each other through, one of each for a stream.
+def _shared_memory(device: torch.device, num_best: int, num_partial: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What programs tell each other through, one of each for a stream and a shape.
 
-    A count of arrivals, never reset: int64 [1]. And partial results: int32 [size], all -1 between launches.
-    Made at the first call, so that a captured graph neither makes nor clears them: run once before capturing.
+    A count of arrivals, never reset: int64 [1]. The best blocks of programs, each launch's marked otherwise than those
+    of the launch before, which leaves none unwritten: int64 [num_best]. And partial results: int32 [num_partial], all
+    -1 between launches. Made at the first call, so that a captured graph neither makes nor clears them: run once before
+    capturing.
     """
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-    key = device, stream, size
+    key = device, stream, num_best, num_partial
     if key not in _waiting:
         arrived = torch.zeros(1, dtype=torch.int64, device=device)
-        _waiting[key] = arrived, torch.full((size,), -1, dtype=torch.int32, device=device)
+        best = torch.full((num_best,), -1, dtype=torch.int64, device=device)  # as marked by launch -1
+        _waiting[key] = arrived, best, torch.full((num_partial,), -1, dtype=torch.int32, device=device)
     return _waiting[key]
 
 
@@ -168,28 +182,34 @@ def _decode(
     ROWS: tl.constexpr, PROGRAMS: tl.constexpr, GROUPS: tl.constexpr, G: tl.constexpr, G_TILE: tl.constexpr,
     INDEX_D: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, S: tl.constexpr,
     TOP_K: tl.constexpr, SLOTS: tl.constexpr, CUT: tl.constexpr, LEVELS: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, STAGES: tl.constexpr,
+    PARTS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, STAGES: tl.constexpr, KEPT: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Steps FIRST to LAST of the three."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     logs = partial + PROGRAMS * HEADS * D
+    # Read before this program arrives, so nobody of this launch can have been counted twice.
+    launch = tl.load(arrived) // PROGRAMS
+    all_arrived = (launch + 1) * PROGRAMS
+    mark = (launch & 1) << 31
     if FIRST == 1:
-        # Read before this program arrives, so nobody of this launch can have been counted twice.
-        all_arrived = (tl.load(arrived) // PROGRAMS + 1) * PROGRAMS
         for b in range(B):
             _score(
-                index_q, index_k, keys, best, query_starts, lengths, page_table + b * N, b, program,
+                index_q, index_k, keys, best, mark, query_starts, lengths, page_table + b * N, b, program,
                 index_q_stride_t, index_q_stride_r, index_k_stride_p, N, init_blocks, local_blocks,
-                ROWS, PROGRAMS, G, G_TILE, INDEX_D, S, STAGES,
+                ROWS, PROGRAMS, G, G_TILE, INDEX_D, S, STAGES, KEPT,
             )  # fmt: skip
         if LAST >= 2:
-            _wait_for_all(arrived, all_arrived)
+            _arrive(arrived)
     if (FIRST <= 2) & (LAST >= 2):
         for job in range(program, B * MAX_QUERIES * G * PARTS, PROGRAMS):
             _attend(
-                q, k, v, out, keys, best, partial, logs, query_starts, lengths, page_table, job,
-                q_stride_t, q_stride_h, k_stride_p, k_stride_s, v_stride_p, v_stride_s, N, scale_log2, MAX_QUERIES,
-                PROGRAMS, GROUPS, G, GROUP, HEADS, D, S, TOP_K, SLOTS, CUT, LEVELS, KEYS, PARTS,
+                q, k, v, out, keys, best, mark, arrived, all_arrived, partial, logs, query_starts, lengths, page_table,
+                job, q_stride_t, q_stride_h, k_stride_p, k_stride_s, v_stride_p, v_stride_s, N, scale_log2, MAX_QUERIES,
+                PROGRAMS, GROUPS, G, GROUP, HEADS, D, S, TOP_K, SLOTS, CUT, LEVELS, KEYS, PARTS, KEPT, FIRST < LAST,
             )  # fmt: skip
     if (LAST >= 3) & (PARTS > 1):
         for job in range(program, B * MAX_QUERIES * G * GROUP * 2, PROGRAMS):
@@ -199,10 +219,15 @@ def _decode(
 
 
 @triton.jit
-def _wait_for_all(arrived, all_arrived):
-    """Return when every program has come here; what they had written by then can be read."""
+def _arrive(arrived):
+    """Say that this program has written its scores."""
     tl.debug_barrier()  # every thread has written its share before one of them reports it
     tl.atomic_add(arrived, 1, sem="release")
+
+
+@triton.jit
+def _wait_for_all(arrived, all_arrived):
+    """Return when every program has arrived; what they had written by then can be read."""
     # One thread asks; the barrier after it holds the others.
     tl.inline_asm_elementwise(
         """{
@@ -226,10 +251,10 @@ def _wait_for_all(arrived, all_arrived):
 
 @triton.jit
 def _score(
-    index_q, index_k, keys, best, query_starts, lengths, page_table, b, program,
+    index_q, index_k, keys, best, mark, query_starts, lengths, page_table, b, program,
     q_stride_t, q_stride_r, k_stride_p, N, init_blocks, local_blocks,
     ROWS: tl.constexpr, PROGRAMS: tl.constexpr, G: tl.constexpr, G_TILE: tl.constexpr,
-    D: tl.constexpr, S: tl.constexpr, STAGES: tl.constexpr,
+    D: tl.constexpr, S: tl.constexpr, STAGES: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     """One program's share of the blocks of sequence b: all its rows are columns of a tile whose rows are keys."""
     first_row = tl.load(query_starts + b)
@@ -249,8 +274,13 @@ def _score(
     k_tile = key[:, None] * D + d[None, :]
     out = keys + (t * G + head) * N
     own = position // S
-    # Where a program has no block its best is one that cannot be chosen.
-    best_M = sort_key(tl.full([ROWS], float("-inf"), tl.float32), row * 0 + share)
+    # Where a program has too few blocks, its best are some that are not there.
+    tl.static_assert(KEPT == 4)
+    nowhere = tl.full([ROWS], float("-inf"), tl.float32)
+    first_M = sort_key(nowhere, row * 0 + NOWHERE + share)
+    second_M = sort_key(nowhere, row * 0 + NOWHERE + PROGRAMS + share)
+    third_M = sort_key(nowhere, row * 0 + NOWHERE + 2 * PROGRAMS + share)
+    fourth_M = sort_key(nowhere, row * 0 + NOWHERE + 3 * PROGRAMS + share)
     for n in tl.range(share, num_blocks, PROGRAMS, num_stages=STAGES):
         page = tl.load(page_table + n).to(tl.int64)
         dots = tl.dot(tl.load(index_k + page * k_stride_p + k_tile), q_DM, input_precision="ieee")
@@ -258,17 +288,24 @@ def _score(
         score_M = tl.max(tl.where(seen, dots, float("-inf")), 0)
         key_M = sort_key(competing_rank(score_M, n, own + 1, own, init_blocks, local_blocks), row * 0 + n)
         tl.store(out + n, key_M, mask=valid)
-        best_M = tl.maximum(best_M, key_M)
-    tl.store(best + (t * G + head) * PROGRAMS + share, best_M, mask=valid)
+        first_M, key_M = tl.maximum(first_M, key_M), tl.minimum(first_M, key_M)
+        second_M, key_M = tl.maximum(second_M, key_M), tl.minimum(second_M, key_M)
+        third_M, key_M = tl.maximum(third_M, key_M), tl.minimum(third_M, key_M)
+        fourth_M = tl.maximum(fourth_M, key_M)
+    slot = best + (t * G + head) * (KEPT * PROGRAMS) + share
+    tl.store(slot, first_M | mark, mask=valid)
+    tl.store(slot + PROGRAMS, second_M | mark, mask=valid)
+    tl.store(slot + 2 * PROGRAMS, third_M | mark, mask=valid)
+    tl.store(slot + 3 * PROGRAMS, fourth_M | mark, mask=valid)
 
 
 @triton.jit
 def _attend(
-    q, k, v, out, keys, best, partial, logs, query_starts, lengths, page_table, job,
+    q, k, v, out, keys, best, mark, arrived, all_arrived, partial, logs, query_starts, lengths, page_table, job,
     q_stride_t, q_stride_h, k_stride_p, k_stride_s, v_stride_p, v_stride_s, N, scale_log2, MAX_QUERIES,
     PROGRAMS: tl.constexpr, GROUPS: tl.constexpr, G: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr,
     D: tl.constexpr, S: tl.constexpr, TOP_K: tl.constexpr, SLOTS: tl.constexpr, CUT: tl.constexpr,
-    LEVELS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    LEVELS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, KEPT: tl.constexpr, WAIT: tl.constexpr,
 ):  # fmt: skip
     """One part of one row and key head: choose the row's blocks, attend to every PARTS-th step of them."""
     part, row = job % PARTS, job // PARTS
@@ -281,22 +318,32 @@ def _attend(
         head, d = tl.arange(0, HEADS), tl.arange(0, D)
         q_row = q + t * q_stride_t + (g * GROUP + head) * q_stride_h
         q_HD = tl.load(q_row[:, None] + d[None, :], mask=(head < GROUP)[:, None], other=0.0)
-        best_J = _best_of_groups(best + (t * G + g) * PROGRAMS, PROGRAMS, GROUPS)
+        row_best = best + (t * G + g) * (KEPT * PROGRAMS)
         num_blocks = tl.cdiv(position + 1, S)
-        for level in tl.static_range(LEVELS):
-            best_J = _narrowed(
-                best_J, keys + (t * G + g) * N, num_blocks, GROUPS, SLOTS, CUT, CUT ** (LEVELS - level - 1)
-            )  # fmt: skip
-        place_J = num_larger(best_J)
-        block_J = tl.where(rank_of(best_J) > float("-inf"), block_of(best_J), -1)
+        top_J = _best_of_groups(row_best, mark, PROGRAMS, GROUPS, WAIT)
+        best_J = top_J
+        if num_blocks > GROUPS:
+            best_J = _best_few(row_best, mark, top_J, PROGRAMS, GROUPS, SLOTS, KEPT, WAIT)
+        block_J, page_J, place_J = _places(best_J, page_table + b * N)
+        if num_blocks > KEPT * GROUPS:  # noqa: SIM102  # short contexts must not pay for the question below
+            if _one_is_all_chosen(place_J, SLOTS, GROUPS, KEPT):
+                if WAIT:
+                    _wait_for_all(arrived, all_arrived)
+                best_J = top_J
+                for level in tl.static_range(LEVELS):
+                    best_J = _narrowed(
+                        best_J, keys + (t * G + g) * N, num_blocks, GROUPS, SLOTS, CUT, CUT ** (LEVELS - level - 1)
+                    )  # fmt: skip
+                block_J, page_J, place_J = _places(best_J, page_table + b * N)
         acc_HD = tl.zeros([HEADS, D], tl.float32)
         top_H = tl.full([HEADS], -1.0e30, tl.float32)
         sum_H = tl.zeros([HEADS], tl.float32)
         STEPS: tl.constexpr = S // KEYS
         for i in tl.range(part, TOP_K * STEPS, PARTS, num_stages=1 if PARTS == SLOTS * STEPS else 2):
-            n = tl.max(tl.where(place_J == i // STEPS, block_J, -1), 0)
+            mine_J = place_J == i // STEPS
+            n = tl.max(tl.where(mine_J, block_J, -1), 0)
+            page = tl.max(tl.where(mine_J, page_J, 0), 0).to(tl.int64)
             offset = (i % STEPS) * KEYS
-            page = tl.load(page_table + b * N + tl.maximum(n, 0)).to(tl.int64)
             num_seen = tl.where(n >= 0, position + 1 - n * S - offset, 0)
             k_ND = _keys_of(k + page * k_stride_p + offset * k_stride_s + g * D, k_stride_s, num_seen, KEYS, D)
             v_ND = _keys_of(v + page * v_stride_p + offset * v_stride_s + g * D, v_stride_s, num_seen, KEYS, D)
@@ -321,13 +368,60 @@ def _keys_of(cache, stride, num_seen, KEYS: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def _best_of_groups(best, PROGRAMS: tl.constexpr, GROUPS: tl.constexpr):
+def _best_of_groups(best, mark, PROGRAMS: tl.constexpr, GROUPS: tl.constexpr, WAIT: tl.constexpr):
     """The best of each group: block n belongs to group n % GROUPS, and was scored by program n % PROGRAMS."""
     group = tl.arange(0, GROUPS)
-    best_J = tl.load(best + group)
-    for i in tl.static_range(1, PROGRAMS // GROUPS):
-        best_J = tl.maximum(best_J, tl.load(best + i * GROUPS + group))
-    return best_J
+    return _best_at(best + group, best + PROGRAMS - GROUPS + group, group >= 0, mark, WAIT)
+
+
+@triton.jit
+def _best_few(
+    best, mark, best_J, PROGRAMS: tl.constexpr, GROUPS: tl.constexpr, SLOTS: tl.constexpr, KEPT: tl.constexpr,
+    WAIT: tl.constexpr,
+):  # fmt: skip
+    """The KEPT best of each of the SLOTS best groups.
+
+    Those of two programs, of which each has them in order, are the larger ones of the best of one and the worst of the
+    other, and so on.
+    """
+    group_K = largest_blocks(best_J, SLOTS) % GROUPS
+    slot = tl.arange(0, GROUPS)
+    mine = (slot // KEPT)[:, None] == tl.arange(0, SLOTS)[None, :]
+    group_J = tl.sum(tl.where(mine, group_K[None, :], 0), 1)
+    place = slot % KEPT
+    one = best + place * PROGRAMS + group_J
+    other = best + (KEPT - 1 - place) * PROGRAMS + GROUPS + group_J
+    used = slot < SLOTS * KEPT
+    few_J = _best_at(one, one if PROGRAMS == GROUPS else other, used, mark, WAIT)
+    nobody_J = sort_key(tl.full([GROUPS], float("-inf"), tl.float32), slot + KEPT * PROGRAMS + NOWHERE)
+    return tl.where(used, few_J, nobody_J)
+
+
+@triton.jit
+def _best_at(one, other, used, mark, WAIT: tl.constexpr):
+    """The larger keys of two places each, once both bear the launch's mark; keys without it."""
+    a = tl.load(one, mask=used, other=mark, volatile=True)
+    b = tl.load(other, mask=used, other=mark, volatile=True)
+    if WAIT:
+        while _any((((a ^ mark) | (b ^ mark)) >> 31 & 1).to(tl.int32)):
+            a = tl.load(one, mask=used, other=mark, volatile=True)
+            b = tl.load(other, mask=used, other=mark, volatile=True)
+    return tl.maximum(a ^ mark, b ^ mark)
+
+
+@triton.jit
+def _places(best_J, page_table):
+    """Of each key: its block, -1 if it is of none; the block's page; and its place in the order, 0 for the best."""
+    block_J = tl.where(rank_of(best_J) > float("-inf"), block_of(best_J), -1)
+    page_J = tl.load(page_table + block_J, mask=block_J >= 0, other=0)  # comes while places are counted
+    return block_J, page_J, num_larger(best_J)
+
+
+@triton.jit
+def _one_is_all_chosen(place_J, SLOTS: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr):
+    """Whether all that is kept of one group is among the SLOTS best: the group may hold more of these."""
+    chosen_J = (place_J < SLOTS).to(tl.int32)
+    return tl.max(tl.sum(tl.reshape(chosen_J, [GROUPS // KEPT, KEPT]), 1), 0) == KEPT
 
 
 @triton.jit
@@ -385,18 +479,27 @@ def _take(slots, WAIT: tl.constexpr):
     """Wait until no slot is empty, and leave all empty for the next launch."""
     bits = tl.load(slots, volatile=True)
     if WAIT:
-        while _any_thread(tl.max((bits == -1).to(tl.int32), None)) > 0:
+        while _any((bits == -1).to(tl.int32)):
             bits = tl.load(slots, volatile=True)
     tl.store(slots, bits * 0 - 1)
     return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _any_thread(flag):
-    """1 if the flag is set for any thread, which waits for all threads.
+def _any(flags):
+    """Whether one of the flags, 0 or 1, is set for any thread.
 
-    Where threads hold the same numbers twice, they may have read them at different times.
+    With fewer flags than threads several threads hold the same flag, and may have read it at different times: all of
+    them are asked before flags are put together.
     """
+    if flags.numel < NUM_THREADS:
+        return tl.max(_of_all_threads(flags), None) > 0
+    return _of_all_threads(tl.max(flags, None)) > 0
+
+
+@triton.jit
+def _of_all_threads(flags):
+    """1 where the flag of any thread is set; waits for all threads."""
     return tl.inline_asm_elementwise(
         """{
         .reg .pred mine, any;
@@ -404,5 +507,5 @@ def _any_thread(flag):
         barrier.cta.red.or.pred any, 0, mine;
         selp.b32 $0, 1, 0, any;
         }""",
-        "=r,r", [flag], dtype=tl.int32, is_pure=False, pack=1,
+        "=r,r", [flags], dtype=tl.int32, is_pure=False, pack=1,
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """Head norm, partial rotary embedding and cache insertion in one Triton pass. Legend: as in the reference.
 
-A program reads a few heads of one token and writes each where it belongs: queries to the results, keys, values and the
-index key into the cache.
+A program reads a few heads of one token and writes each where it belongs: queries to the results, keys, values and
+the index key into the cache. A head is three tiles: the first and the second elements of the rotated pairs, and the
+rest, so that a thread holds both elements of its pairs.
 """
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from m3_kernels.launch import check_power_of_two, check_same_device, on_device_of
 from m3_kernels.norm_rope_insert.reference import check_channels
 
-HEADS = 16
+HEADS, WARPS = 8, 2
 """Heads of one program."""
 
 
@@ -46,7 +47,8 @@ def norm_rope_insert(
     if T == 0:
         return q_THD, None if index_k_PSD is None else index_q_TRD
     with on_device_of(projected_TX):
-        _norm_rope_insert[(T, triton.cdiv(X // D, HEADS))](
+        F = cos_TF.shape[1]
+        _norm_rope_insert[(T * triton.cdiv(X // D, HEADS),)](
             projected_TX,
             norms[0],
             cos_TF,
@@ -63,10 +65,12 @@ def norm_rope_insert(
             G=G,
             R=R,
             INDEX=index_k_PSD is not None,
-            F=cos_TF.shape[1],
+            F=F,
+            F_TILE=triton.next_power_of_2(F),
             D=D,
+            REST=triton.next_power_of_2(max(1, D - 2 * F)),
             ROWS=HEADS,
-            num_warps=4,
+            num_warps=WARPS,
         )
     return q_THD, None if index_k_PSD is None else index_q_TRD
 
@@ -90,48 +94,64 @@ def _norm_rope_insert(
     R: tl.constexpr,
     INDEX: tl.constexpr,
     F: tl.constexpr,
+    F_TILE: tl.constexpr,
     D: tl.constexpr,
+    REST: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """ROWS heads of one token, in the projection's order: queries, keys, index queries, the index key, values."""
-    t = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    first_index: tl.constexpr = H + G
     first_value: tl.constexpr = H + G + R + INDEX
+    PARTS: tl.constexpr = (first_value + G + ROWS - 1) // ROWS  # neighbours share a token, whose channels lie together
+    part, t = tl.program_id(0) % PARTS, (tl.program_id(0) // PARTS).to(tl.int64)
+    head = part * ROWS + tl.arange(0, ROWS)
     normed = head < first_value
+    pair, rest = tl.arange(0, F_TILE), tl.arange(0, REST)
+    in_pair, in_rest = (pair < F)[None, :], (rest < D - 2 * F)[None, :]
+    w_one, w_two, w_rest = _thirds(norms + head * D, normed, pair, rest, in_pair, in_rest, F)
     valid = head < first_value + G
-    d = tl.arange(0, D)
-    x_row = projected + t * stride_t + head * D
-    x_RD = tl.load(x_row[:, None] + d[None, :], mask=valid[:, None], other=0.0)
-    x = x_RD.to(tl.float32)
-    inverse = 1 / tl.sqrt(tl.sum(x * x, 1) / D + eps)
-    weight = tl.load(norms + head[:, None] * D + d[None, :], mask=normed[:, None], other=0.0).to(tl.float32)
-    y = x * inverse[:, None] * (1 + weight)
-    # The other element of each rotated pair, read again: it is in the cache.
-    other = tl.where(d < F, d + F, tl.where(d < 2 * F, d - F, d))
-    x_other = tl.load(x_row[:, None] + other[None, :], mask=normed[:, None], other=0.0).to(tl.float32)
-    w_other = tl.load(norms + head[:, None] * D + other[None, :], mask=normed[:, None], other=0.0).to(tl.float32)
-    y_other = x_other * inverse[:, None] * (1 + w_other)
-    turned = d < 2 * F
-    cosine = tl.load(cos + t * F + d % F, mask=turned, other=1.0)
-    sine = tl.load(sin + t * F + d % F, mask=turned, other=0.0)
-    sine = tl.where(d < F, -sine, sine)
-    y = y * cosine[None, :] + y_other * sine[None, :]
+    x_one, x_two, x_rest = _thirds(projected + t * stride_t + head * D, valid, pair, rest, in_pair, in_rest, F)
+    squares = tl.sum(x_one * x_one, 1) + tl.sum(x_two * x_two, 1) + tl.sum(x_rest * x_rest, 1)
+    inverse = (1 / tl.sqrt(squares / D + eps))[:, None]
+    y_one, y_two = x_one * inverse * (1 + w_one), x_two * inverse * (1 + w_two)
+    y_rest = x_rest * inverse * (1 + w_rest)
+    angle = t * F + pair
+    turned = pair < F
+    cosine = tl.load(cos + angle, mask=turned, other=1.0)[None, :]
+    sine = tl.load(sin + angle, mask=turned, other=0.0)[None, :]
+    y_one, y_two = y_one * cosine - y_two * sine, y_two * cosine + y_one * sine
+    q_row = q_out + (t * H + head) * D
+    _store_thirds(q_row, y_one, y_two, y_rest, valid & (head < H), pair, rest, in_pair, in_rest, F)
+    if (part + 1) * ROWS > H:
+        slot = tl.load(slots + t)
+        is_k = valid & (head >= H) & (head < H + G)
+        k_row = k_cache + (slot * G + head - H) * D
+        _store_thirds(k_row, y_one, y_two, y_rest, is_k, pair, rest, in_pair, in_rest, F)
+        if INDEX:
+            is_index_q = valid & (head >= H + G) & (head < H + G + R)
+            index_q_row = index_q_out + (t * R + head - (H + G)) * D
+            _store_thirds(index_q_row, y_one, y_two, y_rest, is_index_q, pair, rest, in_pair, in_rest, F)
+            is_index_k = valid & (head == H + G + R)
+            index_k_row = index_cache + slot * D + head * 0
+            _store_thirds(index_k_row, y_one, y_two, y_rest, is_index_k, pair, rest, in_pair, in_rest, F)
+        is_v = valid & (head >= first_value)
+        v_row = v_cache + (slot * G + head - first_value) * D
+        _store_thirds(v_row, x_one, x_two, x_rest, is_v, pair, rest, in_pair, in_rest, F)
 
-    slot = tl.load(slots + t)
-    is_q = head < H
-    q_at = (t * H + head)[:, None] * D + d[None, :]
-    tl.store(q_out + q_at, y.to(q_out.dtype.element_ty), mask=is_q[:, None])
-    is_k = (head >= H) & (head < first_index)
-    k_at = (slot * G + head - H)[:, None] * D + d[None, :]
-    tl.store(k_cache + k_at, y.to(k_cache.dtype.element_ty), mask=is_k[:, None])
-    if INDEX:
-        is_index_q = (head >= first_index) & (head < first_index + R)
-        index_q_at = (t * R + head - first_index)[:, None] * D + d[None, :]
-        tl.store(index_q_out + index_q_at, y.to(index_q_out.dtype.element_ty), mask=is_index_q[:, None])
-        is_index_k = head == first_index + R
-        index_k_at = slot * D + tl.zeros([ROWS], tl.int32)[:, None] + d[None, :]
-        tl.store(index_cache + index_k_at, y.to(index_cache.dtype.element_ty), mask=is_index_k[:, None])
-    is_v = (head >= first_value) & valid
-    v_at = (slot * G + head - first_value)[:, None] * D + d[None, :]
-    tl.store(v_cache + v_at, x_RD.to(v_cache.dtype.element_ty), mask=is_v[:, None])
+
+@triton.jit
+def _thirds(row, valid, pair, rest, in_pair, in_rest, F: tl.constexpr):
+    """In float32: the first elements of the pairs of rows, the second elements, the rest."""
+    in_pair, in_rest = in_pair & valid[:, None], in_rest & valid[:, None]
+    one = tl.load(row[:, None] + pair[None, :], mask=in_pair, other=0.0)
+    two = tl.load(row[:, None] + F + pair[None, :], mask=in_pair, other=0.0)
+    others = tl.load(row[:, None] + 2 * F + rest[None, :], mask=in_rest, other=0.0)
+    return one.to(tl.float32), two.to(tl.float32), others.to(tl.float32)
+
+
+@triton.jit
+def _store_thirds(row, one, two, others, valid, pair, rest, in_pair, in_rest, F: tl.constexpr):
+    dtype: tl.constexpr = row.dtype.element_ty
+    in_pair, in_rest = in_pair & valid[:, None], in_rest & valid[:, None]
+    tl.store(row[:, None] + pair[None, :], one.to(dtype), mask=in_pair)
+    tl.store(row[:, None] + F + pair[None, :], two.to(dtype), mask=in_pair)
+    tl.store(row[:, None] + 2 * F + rest[None, :], others.to(dtype), mask=in_rest)

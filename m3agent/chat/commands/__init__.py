@@ -67,7 +67,7 @@ COMMANDS = {
     "/compact": Command(help="replace the conversation by a summary of it", run=past.compact),
     "/btw": Command(help="/btw QUESTION asks aside: neither it nor the answer is kept", run=past.btw, instant=True),
     "/diff": Command(help="what changed since the last commit; /diff PATH", run=work.diff),
-    "/image": Command(help="a picture that goes with your next message; /image FILE", run=work.image),
+    "/image": Command(help="the clipboard's picture goes with your next message; /image FILE", run=work.image),
     "/undo": Command(help="put back the files that the last request changed", run=work.undo),
     "/rewind": Command(help="go back to before a request: conversation and files; /rewind NUMBER", run=past.rewind),
     "/fork": Command(help="go on in a new session with the same past", run=past.fork),
@@ -79,6 +79,7 @@ COMMANDS = {
     "/sessions": Command(help="earlier chats about this repository", run=tell.sessions, instant=True),
     "/export": Command(help="write the conversation to a new file, .md or .html; /export FILE", run=past.export),
     "/stats": Command(help="turns, tokens and speed", run=tell.stats, instant=True),
+    "/theme": Command(help="dark, light, contrast or none; /theme NAME", run=tell.theme, instant=True),
     "/doctor": Command(help="check what m3 needs on this machine", run=tell.doctor, instant=True),
     "/quit": Command(help="leave (Ctrl-D)", run=tell.leave, instant=True),
 }

@@ -15,6 +15,7 @@ from m3agent.llm.protocol import ModelError
 from m3agent.session.store import SessionStore
 from m3agent.settings import load_settings
 from m3agent.ui.clean import one_line
+from m3agent.ui.themes import THEMES
 
 if TYPE_CHECKING:
     from m3agent.chat.talk import Chat
@@ -39,7 +40,11 @@ async def model(chat: Chat, rest: str) -> None:
         return
     try:
         settings = load_settings(
-            repo=chat.repo, model=rest, sandbox=chat.settings.sandbox, network=chat.settings.network
+            repo=chat.repo,
+            model=rest,
+            device=chat.settings.device,
+            sandbox=chat.settings.sandbox,
+            network=chat.settings.network,
         )
         opened = await open_model(settings)
     except (M3Error, ModelError) as error:
@@ -47,7 +52,8 @@ async def model(chat: Chat, rest: str) -> None:
         return
     await chat.model.aclose()
     chat.settings, chat.model = settings, opened
-    chat.notice(f"{opened.info.name} answers from now on")
+    where = f", {opened.info.note}" if opened.info.note else ""
+    chat.notice(f"{opened.info.name} answers from now on{where}")
 
 
 async def context(chat: Chat, rest: str) -> None:
@@ -67,6 +73,14 @@ async def context(chat: Chat, rest: str) -> None:
     chat.notice(f"by characters: {parts}")
 
 
+async def theme(chat: Chat, rest: str) -> None:
+    if rest in THEMES:
+        chat.face.use_theme(rest)
+        chat.notice(f'the theme is now {rest}; theme = "{rest}" in the config file keeps it')
+    else:
+        chat.notice(f"the themes are {', '.join(THEMES)}; /theme NAME changes it")
+
+
 async def stats(chat: Chat, rest: str) -> None:
     meter = chat.meter
     chat.notice(
@@ -79,9 +93,10 @@ async def stats(chat: Chat, rest: str) -> None:
 
 async def permissions(chat: Chat, rest: str) -> None:
     await mode(chat, "")
-    for rule in chat.settings.rules:
-        chat.notice(f"your rule: {rule}")
-    if not chat.settings.rules:
+    for rule in chat.rules:
+        session = "" if rule in chat.settings.rules else ", for this session"
+        chat.notice(f"your rule{session}: {rule}")
+    if not chat.rules:
         chat.notice('you gave no rules; they stand in the config file, for instance allow = ["shell: git status"]')
     context = chat.work.context
     if context.sandbox is not None:

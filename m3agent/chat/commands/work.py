@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from m3_tools.base import call_tool
 from m3_tools.diff import DiffTool
 from m3_tools.screenshot.dropped import dropped_path
+from m3agent.chat.own import run_for_person
 from m3agent.errors import M3Error
 from m3agent.events import Event, RunEnded, ToolEnded
-from m3agent.images import read_images
+from m3agent.images import read_clipboard_image, read_images
 from m3agent.llm.protocol import LanguageModel, ModelInfo
 from m3agent.messages import user
 from m3agent.session.store import SessionStore
@@ -36,7 +37,8 @@ async def diff(chat: Chat, rest: str) -> None:
 
 async def image(chat: Chat, rest: str) -> None:
     if not rest:
-        raise M3Error("name a picture file: /image FILE")
+        chat.attach(await asyncio.to_thread(read_clipboard_image, chat.settings.command_environment))
+        return
     path = dropped_path(rest)
     chat.attach(*await asyncio.to_thread(read_images, [path if path.is_absolute() else chat.repo / path]))
 
@@ -52,7 +54,7 @@ async def test(chat: Chat, rest: str) -> None:
     except ValueError as error:
         raise M3Error(f"{rest!r} cannot be read: {error}. Put quotes around an id with spaces") from error
     tool = next(tool for tool in chat.work.tools if tool.name == "test")
-    await chat.run_for_person(tool, {"tests": tests}, "I ran the tests myself" + (f": {rest}." if rest else "."))
+    await run_for_person(chat, tool, {"tests": tests}, "I ran the tests myself" + (f": {rest}." if rest else "."))
 
 
 async def fix(chat: Chat, rest: str) -> None:

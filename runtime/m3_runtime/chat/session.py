@@ -23,6 +23,7 @@ from m3_runtime.chat.viewer import Shown, Viewer, place
 from m3_runtime.config import DiskConfig, RanksConfig
 from m3_runtime.engine import Engine
 from m3_runtime.parallel.errors import RankLost
+from m3_runtime.planner import SingleDevicePlan
 from m3_runtime.request import Output, PromptTooLong, Request
 from m3_runtime.request import PrefillProgress as TokensRead
 
@@ -76,6 +77,7 @@ class ChatEngine:
         name: str,
         is_nano: bool = False,
         viewer: Viewer | None = None,
+        plan: SingleDevicePlan | None = None,
         on_close: Callable[[], None] = lambda: None,
     ):
         end = tokenizer.token_id(END_OF_TURN)
@@ -84,6 +86,7 @@ class ChatEngine:
         self.engine, self.tokenizer, self.name, self.is_nano = engine, tokenizer, name, is_nano
         self.context_tokens = engine.config.max_context
         self.reads_images = viewer is not None
+        self.plan = plan
         self._viewer, self._on_close = viewer, on_close
         self._end = end
         self._encoder = PromptEncoder(template, tokenizer)
@@ -96,12 +99,13 @@ class ChatEngine:
         folder: str | Path,
         *,
         name: str = "",
-        dtype: str = "float32",
+        dtype: str = "auto",
         device: str = "cpu",
         max_context: int | None = None,
         cache_tokens: int | None = None,
         disk: DiskConfig | None = None,
         image_rule: ResizeRule | None = None,
+        cuda_graphs: bool = True,
         ranks: RanksConfig | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> ChatEngine:
@@ -117,6 +121,7 @@ class ChatEngine:
             cache_tokens=cache_tokens,
             disk=disk,
             image_rule=image_rule,
+            cuda_graphs=cuda_graphs,
             ranks=ranks,
             progress=progress,
         )

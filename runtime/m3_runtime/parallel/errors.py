@@ -13,7 +13,9 @@ class CutOff(RuntimeError):
 
 def told(error: BaseException) -> str:
     """An error as one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())
+    if not text or not isinstance(error, (OSError, RuntimeError, ValueError)):  # whose texts are meant to be read
+        text = f"{type(error).__name__}: {text}"
     if "out of memory" in text.lower():
         return "out of memory: give a smaller context, fewer cache tokens, or more GPUs (m3 models show says what fits)"
     return text if len(text) <= 300 else text[:297] + "..."

@@ -6,8 +6,9 @@ The engine, its scheduler, its pages and its prefix tree are on rank 0 alone and
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -20,8 +21,6 @@ from m3_runtime.parallel.ranks import Ranks
 from m3_runtime.runner import Chunk, Runner
 from m3_runtime.visuals import Visual, encoding_rank
 
-_STAGED_PAGES = 8
-"""Pages that every rank reads from disk before the next ones are asked for."""
 _KEPT_FRAMES = 4
 """Visuals whose frames are kept for the further steps that read parts of them."""
 
@@ -104,10 +103,12 @@ class LeadingCache(KVCache):
             self._ranks.tell("read_page", page)
             return super().read_page(page)
 
-    def write_page(self, page: int, content: bytearray) -> None:
+    def write_pages(self, pages: Sequence[int], content_NX: torch.Tensor) -> None:
+        if not pages:  # nothing was there to be read, and no other rank was asked for it
+            return
         with self._ranks.together():
-            self._ranks.tell("write_page", page)
-            super().write_page(page, content)
+            self._ranks.tell("write_pages", list(pages), self._ranks.member.batch)
+            super().write_pages(pages, content_NX)
 
 
 class LeadingDisk(DiskCache):
@@ -116,6 +117,7 @@ class LeadingDisk(DiskCache):
     def __init__(self, ranks: Ranks, own: DiskCache):
         self.first_name = own.first_name
         self._ranks, self._disk = ranks, own
+        self._numbers = itertools.count(1)
 
     @property
     def has_room(self) -> bool:
@@ -124,19 +126,21 @@ class LeadingDisk(DiskCache):
     def has(self, name: bytes) -> bool:
         return self._disk.has(name)
 
-    def read(self, names: Sequence[bytes]) -> Iterator[bytearray]:
-        """As a disk cache's; each content is written to a page before the next one is asked for."""
+    def read(self, names: Sequence[bytes], targets: Sequence[memoryview]) -> Callable[[], int]:
+        """As a disk cache's; what is waited for last is what is written to pages next."""
         if not names or not self._disk.has(names[0]):
-            return
-        for first in range(0, len(names), _STAGED_PAGES):
-            batch = list(names[first : first + _STAGED_PAGES])
+            return lambda: 0
+        number = next(self._numbers)
+        self._ranks.tell("stage", number, list(names))
+        wait = self._disk.read(names, targets)
+
+        def agreed() -> int:
             with self._ranks.together():
-                self._ranks.tell("stage", batch)
-                count = self._ranks.member.stage(batch)
-            for _ in range(count):
-                yield self._ranks.member.staged.popleft()
-            if count < len(batch):
-                return
+                count = self._ranks.member.agree(names, wait())
+            self._ranks.member.batch = number
+            return count
+
+        return agreed
 
     def save(self, name: bytes, content: bytearray, used_ns: int) -> None:
         self._ranks.tell("save", name, used_ns)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -92,8 +91,10 @@ class Member:
         self.place: Place | None = None
         self.runner: Runner | None = None
         self.disk: DiskCache | None = None
-        self.staged: deque[bytearray] = deque()
-        """Pages that were read from disk, on all ranks the same ones, and wait for `write_page`."""
+        self.batch = 0
+        """On rank 0: the number of the batch of pages that all ranks have read last."""
+        self._staged: dict[int, torch.Tensor] = {}
+        """Batches of pages that were read from disk, on all ranks the same ones, and wait for `write_pages`."""
         self._held = bytearray()
         self._replicas: dict[int, TorchGroup] = {}
 
@@ -145,26 +146,30 @@ class Member:
     def copy_slots(self, sources: Sequence[int], targets: Sequence[int], first: int, last: int) -> None:
         self._runner.cache.copy_slots(sources, targets, first, last)
 
-    def stage(self, names: Sequence[bytes]) -> int:
-        """Read the first pages of `names` that every rank has on its disk; returns how many those are.
+    def stage(self, batch: int, names: Sequence[bytes]) -> None:
+        """Read the first pages of `names` that every rank has on its disk."""
+        content_NX = torch.empty(len(names), self._runner.cache.bytes_per_page, dtype=torch.uint8)
+        mine = 0
+        if self.disk is not None:
+            targets = [memoryview(row) for row in content_NX.numpy()]
+            mine = self.disk.read([self._own(name) for name in names], targets)()
+        self._staged[batch] = content_NX[: self.agree(names, mine)]
+
+    def agree(self, names: Sequence[bytes], mine: int) -> int:
+        """How many of the first pages every rank has read, if this one has `mine`.
 
         Where ranks differ, a page that is missing on one of them is removed on the others: a page is on all or on none.
         """
-        self.staged.clear()
-        if self.disk is not None:
-            self.staged.extend(self.disk.read([self._own(name) for name in names]))
         device = self._runner.cache.k_LPSGD.device
-        mine = len(self.staged)
         common = int(self._all.gather(torch.tensor([mine], device=device)).min())
         if self.disk is not None and mine > common:
             self.disk.remove(self._own(names[common]))
-        while len(self.staged) > common:
-            self.staged.pop()
         return common
 
-    def write_page(self, page: int) -> None:
-        """Fill a page with what was staged next."""
-        self._runner.cache.write_page(page, self.staged.popleft())
+    def write_pages(self, pages: Sequence[int], batch: int) -> None:
+        """Fill pages with the first ones of a batch; that one and those before it are not wanted any more."""
+        self._runner.cache.write_pages(pages, self._staged[batch][: len(pages)])
+        self._staged = {number: content for number, content in self._staged.items() if number > batch}
 
     def read_page(self, page: int) -> None:
         """Hold what is in a page, for `save`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -25,31 +26,45 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def talk(tmp_path: Path, home: Path, repo: Path) -> Iterator[Talk]:
-    """Starts `m3 chat` in the repository with the given turns, and waits until it listens."""
-    running: list[Any] = []
-
-    def start(
-        *turns: Any, options: tuple[str, ...] = (), early: str = "", width: int = 80, height: int = 24, **variables: str
-    ) -> tuple[Terminal, PlayedServer]:
-        server = PlayedServer(context=1_000_000)
-        server.turns = list(turns)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("M3_", "NO_COLOR"))}
-        environment = {
-            **kept, "PYTHONPATH": PATHS, "M3_HOME": str(home), "OMP_NUM_THREADS": "1", "TERM": "xterm-256color",
-            "LC_ALL": "C.UTF-8", **variables,
-        }  # fmt: skip
-        command = [sys.executable, "-m", "m3agent", "chat", "--model", server.url, *options]
-        terminal = Terminal(command, folder=repo, environment=environment, width=width, height=height)
-        running.extend((terminal, server))
+@contextlib.contextmanager
+def started(
+    repo: Path,
+    home: Path,
+    *turns: Any,
+    options: tuple[str, ...] = (),
+    early: str = "",
+    width: int = 80,
+    height: int = 24,
+    **variables: str,
+) -> Iterator[tuple[Terminal, PlayedServer]]:
+    """`m3 chat` in the repository with the given turns, once it listens."""
+    server = PlayedServer(context=1_000_000)
+    server.turns = list(turns)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("M3_", "NO_COLOR"))}
+    environment = {
+        **kept, "PYTHONPATH": PATHS, "M3_HOME": str(home), "OMP_NUM_THREADS": "1", "TERM": "xterm-256color",
+        "LC_ALL": "C.UTF-8", **variables,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "m3agent", "chat", "--model", server.url, *options]
+    terminal = Terminal(command, folder=repo, environment=environment, width=width, height=height)
+    try:
         if early:  # typed while the model is loaded
             terminal.wait_for("loading")
             terminal.type(early)
         else:
-            terminal.wait_until(lambda: "window 1M" in terminal.text())
-        return terminal, server
+            terminal.wait_until(lambda: "window 1M" in terminal.text() or "write a message" in terminal.text())
+        yield terminal, server
+    finally:
+        terminal.close()
+        server.close()
 
-    yield start
-    for part in running:
-        part.close()
+
+@pytest.fixture
+def talk(home: Path, repo: Path) -> Iterator[Talk]:
+    """Starts `m3 chat` in the repository with the given turns, and waits until it listens."""
+    with contextlib.ExitStack() as running:
+
+        def start(*turns: Any, **choices: Any) -> tuple[Terminal, PlayedServer]:
+            return running.enter_context(started(repo, home, *turns, **choices))
+
+        yield start

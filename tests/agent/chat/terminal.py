@@ -56,6 +56,16 @@ class Terminal:
         ]
         return "\n".join([*above, *(line.rstrip() for line in self._screen.display)])
 
+    def display(self) -> list[str]:
+        """The rows of the screen."""
+        self._read()
+        return [row.rstrip() for row in self._screen.display]
+
+    @property
+    def screen(self) -> pyte.Screen:
+        """The screen as it was drawn last, with its colours."""
+        return self._screen
+
     def wait_until(self, holds: Callable[[], bool], *, timeout_s: float = 30.0) -> float:
         """Wait for a condition; returns how long it took."""
         start = time.monotonic()

@@ -20,7 +20,6 @@ from tests.agent.chat.talking import converse, settings_in
 from tests.agent.conftest import git
 
 BYTE_CUTS = 180
-KILLS = 20
 LINES = ("one", "two", "/fork", "three", "/rewind 1", "!echo person >> ran.txt", "/compact", "four")
 
 
@@ -78,7 +77,8 @@ def test_a_session_cut_at_any_byte_goes_on_with_every_whole_message(tmp_path: Pa
 
 
 @pytest.mark.skipif("forkserver" not in multiprocessing.get_all_start_methods(), reason="needs fork")
-def test_a_chat_that_is_killed_at_any_moment_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [8, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_a_chat_that_is_killed_at_any_moment_goes_on(tmp_path: Path, kills: int) -> None:
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["tests.agent.chat.talking"])
     dice = random.Random(11)
@@ -94,7 +94,7 @@ def test_a_chat_that_is_killed_at_any_moment_goes_on(tmp_path: Path) -> None:
     start(-2)[2].join()
     takes_s = time.monotonic() - began
     sudden = 0
-    for number in range(KILLS):
+    for number in range(kills):
         home, repo, process = start(number)
         time.sleep(dice.uniform(0.05, 0.95) * takes_s)
         process.kill()
@@ -112,4 +112,5 @@ def test_a_chat_that_is_killed_at_any_moment_goes_on(tmp_path: Path) -> None:
             assert (ran.read_text() if ran.exists() else "") == marks
         counts = Counter(ran.read_text().split()) if ran.exists() else Counter()
         assert not counts or max(counts.values()) == 1, counts
-    assert sudden >= 3, "hardly any kill hit a chat at work"
+    print(f"{kills} kills, {sudden} of them in the middle of something; every session went on")
+    assert sudden >= kills // 8, "hardly any kill hit a chat at work"

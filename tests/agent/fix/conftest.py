@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
+import json
 import os
 import shutil
 import subprocess
@@ -12,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from m3_tools.base import ToolSpec
+from m3agent.events import RunEnded
 from m3agent.fix.flow import Fix, FixRequest
 from m3agent.fix.intake import load_issue
 from m3agent.llm.protocol import (
@@ -30,8 +34,10 @@ from m3agent.llm.protocol import (
 from m3agent.messages import Message, ToolCall
 from m3agent.settings import Settings, load_settings
 from m3agent.sinks import Recorder
+from m3agent.ui.jsonl import JsonResult
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+VALID = Draft202012Validator(json.loads((EXAMPLES.parent / "docs" / "fix-result.schema.json").read_text()))
 Edit = tuple[str, str, str, float]
 """action, line, text, score"""
 
@@ -98,8 +104,10 @@ def tree_hash(folder: Path) -> str:
     for path in sorted(folder.rglob("*")):
         if ".m3" in path.relative_to(folder).parts:
             continue
-        digest.update(f"{path.relative_to(folder)} {path.lstat().st_mode}".encode())
-        if path.is_file():
+        digest.update(os.fsencode(path.relative_to(folder)) + str(path.lstat().st_mode).encode())
+        if path.is_symlink():
+            digest.update(os.fsencode(os.readlink(path)))
+        elif path.is_file():
             digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -178,21 +186,29 @@ class StockTest(unittest.TestCase):
 """
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    """A repository with one bug, whose tests (of unittest, which starts faster) take a moment only."""
+ISSUE = "# An item at its limit is not ordered\n\nWith 5 left and a limit of 5 it should be ordered.\n"
+
+
+def write_shop(folder: Path) -> Path:
+    """The files of a repository with one bug, whose tests (of unittest, which starts faster) take a moment only."""
     files = {
         "shop/__init__.py": "",
         "shop/stock.py": STOCK,
         "tests/__init__.py": "",
         "tests/test_stock.py": STOCK_TEST,
-        "issues/1.md": "# An item at its limit is not ordered\n\nWith 5 left and a limit of 5 it should be ordered.\n",
+        "issues/1.md": ISSUE,
     }
     for name, text in files.items():
-        file = tmp_path / "shop" / name
+        file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    return make_repository(tmp_path / "shop")
+    return folder
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """The shop as a git repository with one commit."""
+    return make_repository(write_shop(tmp_path / "shop"))
 
 
 @pytest.fixture
@@ -200,7 +216,7 @@ def fix(settings: Settings, tmp_path: Path, temporary_folder: Path) -> Callable[
     """Run a fix and check what holds for each: the person's tree is unchanged and no work tree is left."""
 
     async def run(repo: Path, model: LanguageModel | None = None, ref: str = "1", **chosen: Any) -> Result:
-        limits = {k: chosen.pop(k) for k in ("max_steps", "time_limit_s") if k in chosen}
+        limits = {k: chosen.pop(k) for k in ("max_steps", "time_limit_s", "forges") if k in chosen}
         used = dataclasses.replace(settings, **limits)
         before = tree_hash(repo) if repo.is_dir() else ""
         events = Recorder()
@@ -214,10 +230,16 @@ def fix(settings: Settings, tmp_path: Path, temporary_folder: Path) -> Callable[
         request = FixRequest(repo=repo, issue=load_issue(ref, repo, used), **chosen)
         work = Fix(request, used, events, run_id="test-run", spill_dir=tmp_path / "spill", opener=opener)
         code = await work.run()
-        if not (request.in_place or request.commit) and before:
+        if not (request.in_place or request.commit or request.pull_request) and before:
             assert tree_hash(repo) == before
         assert list(temporary_folder.glob("m3-fix-*")) == []
         end = events.events[-1]
-        return Result(code, events, end.report, end.outcome, end.summary)  # type: ignore[union-attr]
+        assert isinstance(end, RunEnded)
+        told = io.StringIO()
+        JsonResult(told, run_id="test-run")(end)
+        VALID.validate(json.loads(told.getvalue()))
+        if end.report["files"]:
+            assert Path(end.report["delivery"]["patch"]).is_file(), "a change was lost"
+        return Result(code, events, end.report, end.outcome, end.summary)
 
     return run

@@ -115,6 +115,21 @@ def test_a_repair_with_a_new_test_that_passes_is_accepted(shop: Path, fix: Run) 
     assert delivered["passed"] == before["passed"] + before["failed"] + 1
 
 
+def test_a_new_test_that_passes_by_chance_is_refused(shop: Path, fix: Run) -> None:
+    """The repair held and had been shown; a test of the change that failed in the next run was handed over with it."""
+    content = (
+        "import pathlib, unittest\n\n\nclass ChanceTest(unittest.TestCase):\n    def test_chance(self):\n"
+        "        runs = pathlib.Path(__file__).with_name('runs')\n"
+        "        runs.write_text(runs.read_text() + 'x' if runs.exists() else 'x')\n"
+        "        self.assertTrue(len(runs.read_text()) % 3)\n"
+    )
+    new = call("write", path="tests/test_chance.py", content=content)
+    result = asyncio.run(fix(shop, ScriptedModel([READ, RIGHT, new, *[assistant("Done.")] * 3]), max_steps=4))
+    assert result.code != Exit.OK
+    assert result.report["reason"] == "the tests that the change adds or edits do not pass every time"
+    assert result.report["files"] == ["shop/stock.py", "tests/test_chance.py"]  # and not what its runs left
+
+
 def test_new_settings_of_tests_prove_nothing(shop: Path, fix: Run) -> None:
     patched = "import shop.stock\n\nshop.stock.needs_reorder = lambda level, limit: level <= limit\n"
     cheat = [call("write", path="tests/conftest.py", content=patched)]

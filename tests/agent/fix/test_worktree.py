@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from m3agent.errors import BrokenEnvironment, M3Error
-from m3agent.fix.worktree import open_worktree
+from m3agent.fix.deliver import apply_in_place
+from m3agent.fix.worktree import Entry, open_worktree
 
 Commit = Callable[[Path], None]
 
@@ -140,3 +141,45 @@ def test_surrounding_git_variables_do_not_lead_elsewhere(
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "not-this-index"))
     with open_worktree(shop) as worktree:
         assert worktree.changed() == ()
+
+
+def test_a_link_that_a_command_left_is_not_followed_out_of_the_tree(
+    shop: Path, tmp_path: Path, temporary_folder: Path
+) -> None:
+    """A command in the sandbox put a link in place of a file; putting the file back wrote to what the link names."""
+    mine = tmp_path / "mine"
+    mine.write_text("secret of the person\n")
+    with open_worktree(shop) as worktree:
+        committed = (worktree.root / "shop/stock.py").read_text()
+        (worktree.root / "shop/stock.py").unlink()
+        (worktree.root / "shop/stock.py").symlink_to(mine)
+        (worktree.root / "new.py").symlink_to(mine)
+        changed = worktree.changed()
+        with worktree.without(changed):
+            assert (worktree.root / "shop/stock.py").read_text() == committed
+            assert worktree.changed() == ()
+        assert mine.read_text() == "secret of the person\n"
+        assert worktree.changed() == changed == ("new.py", "shop/stock.py")
+        assert (worktree.root / "new.py").is_symlink()
+        assert "secret of the person" not in worktree.diff()
+        worktree.settle()
+        assert (worktree.root / "shop/stock.py").read_text() == committed
+        (worktree.root / "shop/stock.py").unlink()
+        (worktree.root / "shop/stock.py").symlink_to(mine)
+        with pytest.raises(M3Error, match="symbolic link"):
+            apply_in_place(worktree)
+    assert mine.read_text() == "secret of the person\n"
+
+
+def test_a_folder_that_became_a_link_is_not_followed(shop: Path, tmp_path: Path, temporary_folder: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with open_worktree(shop) as worktree:
+        (worktree.root / "shop").rename(tmp_path / "moved")
+        (worktree.root / "shop").symlink_to(elsewhere)
+        with worktree.without(worktree.changed()):
+            assert (worktree.root / "shop/stock.py").is_file()
+        assert (worktree.root / "shop").is_symlink()
+        with pytest.raises(M3Error, match="leads out of the work tree"):
+            worktree.put("shop/stock.py", Entry(b"x"))
+    assert list(elsewhere.iterdir()) == []

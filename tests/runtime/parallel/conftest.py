@@ -1,4 +1,4 @@
-"""Two ranks, then four: processes that are started once for all tests of a number of ranks."""
+"""Two ranks, then four: processes that are started once for all tests of a file with a number of ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECORDING = functools.partial(spawn, module="tests.runtime.parallel.recording")
 NEVER = 1 << 40
 
 
-@pytest.fixture(scope="session", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, 4])
 def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     ranks = Ranks.start(request.param, device="cpu", peers=RECORDING)
     yield ranks

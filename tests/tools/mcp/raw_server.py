@@ -70,7 +70,7 @@ def call(ident, name, arguments):
         send(id="s1", method="sampling/createMessage", params={"messages": [], "maxTokens": 1})
         send(id="s2", method="roots/list")
     if HOW == "image":
-        content = [{"type": "text", "text": "see"}, {"type": "image", "data": "aGVsbG8h", "mimeType": "image/png"},
+        content = [{"type": "text", "text": "see"}, *json.loads(see(os.environ["BLOCKS"])),
                    {"type": "resource_link", "uri": "file:///a", "name": "a"},
                    {"type": "audio", "data": "aGVs", "mimeType": "audio/wav"}]  # fmt: skip
         return send(id=ident, result={"content": content})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import dataclasses
+import io
 import json
 import re
 import socket
@@ -19,12 +21,14 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
-from m3_tools.base import Tool, ToolContext, ToolResult, call_tool, tool_spec
+from m3_tools.base import PictureBlock, Tool, ToolContext, ToolResult, call_tool, tool_spec
 from m3_tools.mcp import connection
 from m3_tools.mcp.server import McpServer
-from m3_tools.mcp.tools import OpenServers, _free_name, open_servers
+from m3_tools.mcp.tools import MAX_PICTURES, OpenServers, _free_name, open_servers
 from m3_tools.sandbox import Sandbox, detect, work_tree_policy
+from tests.tools.screenshot.hostile import BLUE, RED, cases, encoded, plain
 
 HERE = Path(__file__).parent
 BACKEND = detect().backend
@@ -98,14 +102,54 @@ def test_answers_come_through(context: ToolContext, how: str, text: str, is_erro
     assert (result.text, result.is_error) == (text, is_error)
 
 
-def test_what_is_no_text_has_a_line_each(context: ToolContext) -> None:
-    (result,) = called(context, raw("image"))
+def answering(context: ToolContext, blocks: list[dict[str, Any]]) -> McpServer:
+    """A server that answers with these blocks among others."""
+    path = context.root.parent / "blocks.json"
+    path.write_text(json.dumps(blocks))
+    return raw("image", env={"BLOCKS": str(path)})
+
+
+def picture(data: bytes | str) -> dict[str, str]:
+    """A block with a picture; a text stands for base64 as it is."""
+    text = data if isinstance(data, str) else base64.b64encode(data).decode()
+    return {"type": "image", "mimeType": "image/png", "data": text}
+
+
+def test_what_is_no_text_has_a_line_each_and_pictures_are_shown(context: ToolContext) -> None:
+    (result,) = called(context, answering(context, [picture(encoded(plain(), "PNG"))]))
     assert result.text.splitlines() == [
         "see",
-        "(an image, image/png, 6 bytes: left out, a result of a server carries text alone)",
+        "(picture 1, 40 x 20 pixels)",
         "(a resource: file:///a)",
         "(audio: left out)",
     ]
+    (image,) = result.images
+    with Image.open(io.BytesIO(image.data)) as shown:
+        assert (shown.size, shown.getpixel((0, 0)), shown.getpixel((39, 19))) == ((40, 20), BLUE, RED)
+    block = result.display[1]
+    assert isinstance(block, PictureBlock)
+    assert Path(block.path).read_bytes() == image.data
+
+
+def test_a_picture_in_a_resource_is_one_too_and_there_are_not_too_many(context: ToolContext) -> None:
+    data = picture(encoded(plain(), "PNG"))["data"]
+    resource = {"uri": "file:///p.png", "mimeType": "image/png", "blob": data}
+    blocks: list[dict[str, Any]] = [{"type": "resource", "resource": resource}] * (MAX_PICTURES + 1)
+    (result,) = called(context, answering(context, blocks))
+    assert len(result.images) == MAX_PICTURES
+    assert "(a picture: left out, a result has 5 at most)" in result.text
+
+
+def test_a_hostile_picture_is_one_line(context: ToolContext) -> None:
+    bomb = next(case for case in cases() if case.name == "text-bomb.png")
+    blocks: list[dict[str, Any]] = [picture(data) for data in (b"hello!", "no base64!", bomb.data, b"")]
+    (result,) = called(context, answering(context, blocks))
+    lines = result.text.splitlines()
+    assert len(lines) == 4 + 3
+    assert all(line.startswith("(a picture, left out: ") for line in lines[1:5])
+    assert "base64" in lines[2]
+    assert bomb.error in lines[3]
+    assert result.images == ()
 
 
 def test_a_long_answer_is_cut_and_can_be_read_whole(context: ToolContext) -> None:

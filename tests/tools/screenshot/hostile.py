@@ -100,6 +100,9 @@ def cases() -> Iterator[Case]:
     yield Case(name="more-than-it-says.png", data=png(4, 4, b"\0" * 60_000_000), size=(4, 4))
     text = chunk(b"zTXt", b"k\0\0" + zlib.compress(b"a" * 60_000_000, 1))
     yield Case(name="text-bomb.png", data=png(1, 1, b"\0" * 4, more=text), error="damaged")
+    profile = chunk(b"iCCP", b"k\0\0" + zlib.compress(b"a" * 60_000_000, 1))
+    small = png(40, 20, (b"\0" + bytes(RED) * 40) * 20, more=profile)
+    yield Case(name="profile-bomb.png", data=small, error="damaged")
     huge_gif = bytearray(encoded(plain(), "GIF"))
     huge_gif[6:10] = b"\xff\xff\xff\xff"
     yield Case(name="huge-screen.gif", data=bytes(huge_gif), error="65535 × 65535 pixels")

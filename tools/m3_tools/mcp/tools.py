@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import json
 import re
@@ -10,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mcp.types import CallToolResult, EmbeddedResource, ImageContent, ResourceLink, TextContent
+from mcp.types import BlobResourceContents, CallToolResult, EmbeddedResource, ImageContent, ResourceLink, TextContent
 from mcp.types import Tool as ListedTool
 from pydantic import ConfigDict
 
@@ -19,11 +20,15 @@ from m3_tools.mcp.connection import Connection
 from m3_tools.mcp.server import McpServer
 from m3_tools.output import Output
 from m3_tools.sandbox import Sandbox
+from m3_tools.screenshot.decode import decode
+from m3_tools.screenshot.picture import Picture, PictureError, keep
 from m3_tools.text import shown
 
 MAX_NAME_CHARS = 64
 MAX_DESCRIPTION_CHARS = 2000
 MAX_SCHEMA_CHARS = 20_000
+MAX_PICTURES = 5
+"""Of one result."""
 HEAD_BYTES, TAIL_BYTES, LINE_CHARS = 20_000, 8_000, 4_000
 
 
@@ -128,31 +133,79 @@ def _tool(tool_name: str, connection: Connection, listed: ListedTool) -> Tool[An
 
         async def run(self, args: AnyArgs, context: ToolContext) -> ToolResult:
             result = await connection.call(listed.name, args.model_extra or {})
+            read = await asyncio.to_thread(_read, result)
             output = Output(context.spill_dir, HEAD_BYTES, TAIL_BYTES, line_chars=LINE_CHARS)
-            output.add(_text(result).encode("utf-8", "replace"))
+            output.add(read.text.encode("utf-8", "replace"))
             output.close()
             title = f"{connection.server.name}: {shown(listed.name)}"
-            block = TextBlock(text=output.text(), title=title)
-            return ToolResult(text=output.text(), display=(block,), is_error=result.is_error)
+            pictures = [keep(picture, context.spill_dir, "picture") for picture in read.pictures]
+            return ToolResult(
+                text=output.text(),
+                display=(TextBlock(text=output.text(), title=title), *pictures),
+                images=read.pictures,
+                is_error=result.is_error,
+            )
 
     return ServerTool()
 
 
-def _text(result: CallToolResult) -> str:
-    """The result as text; what is no text has a line that says what it was."""
-    parts = [_part(block) for block in result.content]
-    if not parts and result.structured_content is not None:
-        parts = [compact_json(result.structured_content)]
-    return "\n".join(parts) or "(no output)"
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Read:
+    """A result as text, in which what is no text has a line that says what it was, and its pictures."""
+
+    text: str
+    pictures: tuple[Picture, ...]
+
+
+def _read(result: CallToolResult) -> _Read:
+    lines: list[str] = []
+    pictures: list[Picture] = []
+    for block in result.content:
+        encoded = _encoded_picture(block)
+        if encoded is None:
+            lines.append(_part(block))
+        elif len(pictures) >= MAX_PICTURES:
+            lines.append(f"(a picture: left out, a result has {MAX_PICTURES} at most)")
+        else:
+            try:
+                picture = _picture(encoded, f"picture {len(pictures) + 1}")
+            except PictureError as error:
+                lines.append(f"(a picture, left out: {_one_line(error)})")
+            else:
+                pictures.append(picture)
+                size = f"{picture.width} x {picture.height} pixels"
+                lines.append("; ".join([f"({picture.name}, {size}", *picture.notes]) + ")")
+    if not lines and result.structured_content is not None:
+        lines = [compact_json(result.structured_content)]
+    return _Read(text="\n".join(lines) or "(no output)", pictures=tuple(pictures))
+
+
+def _encoded_picture(block: Any) -> str | None:
+    """What a block of a picture holds, in base64."""
+    if isinstance(block, ImageContent):
+        return block.data
+    if isinstance(block, EmbeddedResource) and isinstance(block.resource, BlobResourceContents):
+        return block.resource.blob if (block.resource.mime_type or "").startswith("image/") else None
+    return None
+
+
+def _picture(encoded: str, name: str) -> Picture:
+    """Decoded where nothing of ours can be harmed, whatever the server says that it is. Errors: PictureError."""
+    try:
+        data = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        raise PictureError("its base64 is damaged") from None
+    return decode(data, name=name)
+
+
+def _one_line(error: PictureError) -> str:
+    return shown(" ".join(str(error).split())).rstrip(".")
 
 
 def _part(block: Any) -> str:
     match block:
         case TextContent():
             return block.text
-        case ImageContent():
-            size = len(block.data) * 3 // 4
-            return f"(an image, {block.mime_type}, {size:,} bytes: left out, a result of a server carries text alone)"
         case ResourceLink():
             return f"(a resource: {block.uri})"
         case EmbeddedResource():

@@ -22,6 +22,9 @@ from m3_tools.screenshot.picture import LONGEST_SIDE, Picture, PictureError, The
 
 LOAD_TIMEOUT_S = 15.0
 SETTLE_TRIES, SETTLE_PAUSE_S = 10, 0.15
+FAILING_STATUS = "the server answered with status"
+NOT_LOADED = "not loaded after"
+"""How the notes on a picture begin that may not show the page at all."""
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _STILL = (
     "*, *::before, *::after "
@@ -170,12 +173,12 @@ async def _shoot(tab: Tab, page: Page, url: str, allowed: _Allowed) -> tuple[byt
     try:
         await asyncio.wait_for(loaded.wait(), LOAD_TIMEOUT_S)
     except TimeoutError:
-        notes.append(f"not loaded after {LOAD_TIMEOUT_S:.0f} s")
+        notes.append(f"{NOT_LOADED} {LOAD_TIMEOUT_S:.0f} s")
     facts = await _evaluate(tab, _PREPARE % (json.dumps(_STILL), json.dumps(page.selector)))
     if problem := facts.get("problem"):
         raise PictureError(f"{page.address}: the selector {page.selector} {problem}.")
     if facts["status"] >= 400:
-        notes.append(f"the server answered with status {facts['status']}")
+        notes.append(f"{FAILING_STATUS} {facts['status']}")
     if facts.get("count", 1) > 1:
         notes.append(f"{facts['count']} elements fit the selector; this is the first")
     if refused:

@@ -1,0 +1,85 @@
+"""`m3` alone, at a terminal: one screen that says what it is, who would answer, and how to begin."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from m3agent import __version__
+from m3agent.settings import Settings, load_settings
+from m3agent.ui.clean import one_line
+from m3agent.ui.themes import use_theme
+
+EXAMPLE_PLACES = (Path(__file__).parents[1] / "example", Path(__file__).parents[2] / "examples" / "inventory")
+"""Where the bundled example lies: in an installed package, and in the repository of m3."""
+COMMANDS = (
+    ("m3 chat", "talk about the code in this folder"),
+    ("m3 fix --issue 1", "repair a bug and prove it with the tests"),
+    ("m3 run 'a task'", "do one thing; nothing is asked"),
+    ("m3 doctor", "check what m3 needs on this machine"),
+)
+ABOUT_NANO = (
+    ("can", "repair small faults in small Python projects that have tests; works offline, on any machine"),
+    ("cannot", "hold a conversation, plan, or read a large repository: its window is 2,048 tokens"),
+)
+ABOUT_OTHERS = (
+    ("can", "read files and a repository that fits its window, edit, run tests and commands, plan"),
+    ("cannot", "know whether it is right: look at the diff, and at the tests that m3 runs for you"),
+)
+
+
+def tour() -> int:
+    """Explain m3 and offer the example. Returns the exit code."""
+    settings = load_settings()
+    console = Console(highlight=False, emoji=False, markup=False)
+    use_theme(console, settings.theme)
+    for line in page(settings):
+        console.print(line)
+    example = next((place for place in EXAMPLE_PLACES if (place / "issues").is_dir()), None)
+    if example is None or settings.model != "nano":
+        return 0
+    click.echo()
+    if not click.confirm("Watch nano repair the bundled example, on a copy?", default=False):
+        return 0
+    return _show_example(example)
+
+
+def page(settings: Settings) -> list[Text]:
+    """The lines of the screen; none is longer than 40 columns can fold well."""
+    lines = [
+        Text.assemble(("m3 ", "accent.strong"), (__version__, "quiet"), "  a coding agent on your own machine"),
+        Text(),
+        *(Text.assemble((f"  {command:<18}", "strong"), (what, "quiet")) for command, what in COMMANDS),
+        Text(),
+        Text.assemble("Who answers: ", (one_line(settings.model, 60), "strong"), (_origin(settings), "quiet")),
+    ]
+    for word, what in ABOUT_NANO if settings.model == "nano" else ABOUT_OTHERS:
+        lines.append(Text.assemble((f"  {word:<7}", "good" if word == "can" else "warn"), what))
+    lines += [
+        Text("A larger one: --model FOLDER (a checkpoint), or --model URL (a server)", "quiet"),
+        Text("Nothing leaves this machine but what you send to a server of your choice.", "quiet"),
+        Text.assemble(("m3 --help", "strong"), (" lists everything.", "quiet")),
+    ]
+    return lines
+
+
+def _origin(settings: Settings) -> str:
+    return ", the small model that is built in; it is not M3" if settings.model == "nano" else ""
+
+
+def _show_example(example: Path) -> int:
+    """Repair the example in a copy that stays, so that the person can look at it."""
+    copy = Path(tempfile.mkdtemp(prefix="m3-example-")) / "inventory"
+    shutil.copytree(example, copy, ignore=shutil.ignore_patterns("__pycache__", ".m3", ".pytest_cache"))
+    command = ["fix", "--repo", str(copy), "--issue", "1", "--model", "nano"]
+    click.echo(f"$ m3 {' '.join(command)}\n")
+    code = subprocess.run([sys.executable, "-m", "m3agent", *command], check=False).returncode
+    click.echo(f"\nThe copy stays in {copy}. Now try it on your own code: m3 chat")
+    return code
