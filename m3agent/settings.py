@@ -59,6 +59,12 @@ class Settings:
     """Where a model's routed experts are that a GPU computes: `auto` by room, or `cpu` for a CPU that computes them."""
     expert_bits: int = 16
     """4 rounds routed experts to MXFP4 when they are loaded, which changes answers a little; 16 leaves them."""
+    gpus: int = 0
+    """Over how many GPUs a checkpoint folder is spread; 0 leaves it to `device`."""
+    ranks_on_cpu: bool = False
+    """For trials: instead of GPUs, as many processes on the CPU (M3_RANKS_ON_CPU=1)."""
+    torchrun_rank: int | None = None
+    """Which rank this process is where torchrun started it."""
     state_dir: Path
     """Where sessions and spilled output live."""
     api_key: str = dataclasses.field(default="", repr=False)
@@ -121,6 +127,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.model.strip():
             raise M3Error("no model is chosen: give --model nano, a checkpoint folder or a URL")
+        if self.gpus < 0:
+            raise M3Error(f"--gpus must be 1 or more, not {self.gpus}")
         for name in ("max_steps", "time_limit_s", "max_tokens"):
             if not getattr(self, name) > 0:
                 raise M3Error(f"{name} must be greater than 0, not {getattr(self, name)}")
@@ -210,10 +218,31 @@ def load_settings(*, environ: Mapping[str, str] | None = None, repo: Path | None
     values["state_dir"] = _state_dir(env)
     values["cache_dir"] = _cache_dir(env)
     values["secret_values"] = _secret_values(env)
+    values["ranks_on_cpu"] = env.get("M3_RANKS_ON_CPU") == "1"
     values.update({name: value for name, value in chosen.items() if value is not None})
     if env.get("NO_COLOR") or values.get("thumbnails", "auto") == "auto":
         values["thumbnails"] = detect(env)
+    _add_torchrun(values, env)
     return Settings(**values)
+
+
+def _add_torchrun(values: dict[str, Any], env: Mapping[str, str]) -> None:
+    """Under torchrun the model is spread over its ranks, whose number --gpus may repeat."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not all(env.get(name) for name in names):
+        return
+    try:
+        rank, size, here = (int(env[name]) for name in names[:3])
+    except ValueError:
+        return
+    if size != here:
+        raise M3Error(
+            f"torchrun started {size} ranks, {here} of them here, and m3 runs on one machine: for more of them start "
+            "a server such as vLLM and give m3 its URL"
+        )
+    if values.get("gpus") not in (None, 0, size):
+        raise M3Error(f"torchrun started {size} ranks and --gpus says {values['gpus']}: leave --gpus out")
+    values["gpus"], values["torchrun_rank"] = size, rank
 
 
 def _config_path(env: Mapping[str, str]) -> Path:

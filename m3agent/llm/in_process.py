@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from m3_runtime.chat.events import ChatEvent
     from m3_runtime.chat.parser import Call
     from m3_runtime.chat.session import ChatEngine
+    from m3_runtime.config import RanksConfig
 
 
 class InProcessModel:
@@ -55,10 +56,13 @@ class InProcessModel:
         disk_cache_bytes: int = 0,
         image_rule: ImageRule = "long_side",
         placement: Mapping[str, Any] = MappingProxyType({}),
+        ranks: RanksConfig | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> InProcessModel:
         """Load the checkpoint in `folder`; None is the embedded model. Computed prompts are kept in `prefixes_dir`.
 
-        `placement` says where it computes (Settings.placement).
+        `placement` says where it computes (Settings.placement), and `ranks` spreads it over GPUs; `progress` is told
+        how many layers are loaded, and of how many.
 
         Errors: Unavailable when torch is missing, or the files are missing, damaged, or of another kind of model.
         """
@@ -70,14 +74,27 @@ class InProcessModel:
         what = str(folder) if folder else "the embedded model"
         disk = DiskConfig(folder=prefixes_dir, max_bytes=disk_cache_bytes) if prefixes_dir else None
         rule = None if image_rule == "long_side" else resize_rule(image_rule)  # None: the long side of its config
+        cancelled = threading.Event()
+
+        def loaded(done: int, total: int) -> None:
+            if cancelled.is_set():
+                raise InterruptedError("loading was cancelled")
+            if progress is not None:
+                progress(done, total)
+
         try:
             engine = await asyncio.to_thread(
                 ChatEngine.load,
                 folder or "nano",
                 disk=disk,
                 image_rule=rule,
+                ranks=ranks,
+                progress=loaded,
                 **placement,
             )
+        except asyncio.CancelledError:
+            cancelled.set()  # the thread, and with it the other ranks, ends at its next layer
+            raise
         except (ValueError, OSError, RuntimeError, KeyError) as error:
             raise Unavailable(f"{what} cannot be loaded: {error}") from error
         return cls(engine)

@@ -1,4 +1,7 @@
-"""Routed experts and the shared one. Legend: T tokens, C hidden size, E experts, K experts a token."""
+"""Routed experts and the shared one.
+
+Legend: T tokens, S those of them that lie on this rank, C hidden size, E experts, K experts a token.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,7 +12,9 @@ from torch.nn import functional as F
 
 from m3_kernels.moe_experts import moe_experts
 from m3_kernels.moe_experts.reference import swiglu
+from m3_model.group import ALONE, Parallel, Rows
 from m3_model.layers import GatedMlp
+from m3_model.share import part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +98,57 @@ class MoE:
 
     router: Router
     experts: Experts
+    """Those of this rank."""
     shared: GatedMlp
+    """On several ranks, this rank's part of its width."""
+    num_experts: int
+    """Of all ranks."""
+    whole_shared: GatedMlp | None = None
+    """All of the shared expert, where a spread step sends its rows to their experts."""
+    parallel: Parallel = ALONE
 
-    def __call__(self, x_TC: Tensor) -> Tensor:
-        return self.experts(x_TC, *self.router(x_TC)) + self.shared(x_TC)
+    def __call__(self, x_SC: Tensor, rows: Rows) -> Tensor:
+        """The sum for each row that lies here.
+
+        Every rank adds the part of its experts to all rows. Or, in a spread step, rows travel to the ranks of their
+        experts and back, and each rank computes the shared expert for its own rows alone.
+        """
+        if rows.spread and self.whole_shared is not None:
+            return self._sent(x_SC, *self.router(x_SC)) + self.whole_shared(x_SC)
+        x_TC = rows.gather(x_SC)
+        return rows.sum(self._of_own_experts(x_TC, *self.router(x_TC)) + self.shared(x_TC))
+
+    def _of_own_experts(self, x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
+        """What the experts of this rank add to each row."""
+        own = self._own_experts
+        if len(own) == self.num_experts:
+            return self.experts(x_TC, ids_TK, weights_TK)
+        T, K = ids_TK.shape
+        outputs = x_TC.new_zeros(T * K, x_TC.shape[1])
+        flat_ids = ids_TK.flatten()
+        chosen = ((flat_ids >= own.start) & (flat_ids < own.stop)).nonzero()[:, 0]
+        if len(chosen):
+            ids, weights = flat_ids[chosen, None] - own.start, weights_TK.flatten()[chosen, None]
+            outputs.index_copy_(0, chosen, self.experts(x_TC[chosen // K], ids, weights))
+        # A row's K outputs side by side and summed in the order of its choice, as on one device.
+        return outputs.view(T, K, -1).sum(1)
+
+    def _sent(self, x_SC: Tensor, ids_SK: Tensor, weights_SK: Tensor) -> Tensor:
+        """Send each row to the ranks of its experts, and weigh what comes back."""
+        group, (S, K) = self.parallel.ranks, ids_SK.shape
+        flat_ids = ids_SK.flatten()
+        ends = [part(self.num_experts, rank, group.size).stop for rank in range(group.size)]
+        target = torch.bucketize(flat_ids, torch.tensor(ends, device=flat_ids.device), right=True)
+        order = target.argsort(stable=True)
+        counts = torch.bincount(target, minlength=group.size).tolist()
+        arrived, arrived_counts = group.exchange(x_SC[order // K], counts)
+        ids, _ = group.exchange(flat_ids[order, None], counts)
+        if len(ids):
+            arrived = self.experts(arrived, ids - self._own_experts.start, torch.ones_like(ids, dtype=torch.float32))
+        returned, _ = group.exchange(arrived, arrived_counts)
+        outputs_SKC = torch.empty_like(returned).index_copy_(0, order, returned).view(S, K, -1)
+        return (outputs_SKC * weights_SK[..., None]).sum(1).to(x_SC.dtype)
+
+    @property
+    def _own_experts(self) -> range:
+        return part(self.num_experts, self.parallel.ranks.rank, self.parallel.ranks.size)

@@ -84,6 +84,11 @@ class DiskCache:
         self._start()
         self._jobs.put(functools.partial(self._write, name, content, used_ns))
 
+    def remove(self, name: bytes) -> None:
+        """Forget a page."""
+        with contextlib.suppress(OSError):  # not there, or not ours to change
+            (self._mine / (name.hex() + SUFFIX)).unlink()
+
     def used(self, times_ns: dict[bytes, int]) -> None:
         """Tell when pages were used last, in nanoseconds since 1970: those of the earliest times are removed first."""
         self._start()
@@ -140,8 +145,7 @@ class DiskCache:
             return read_page_file(self._mine, name, target)
         except BadPage as problem:
             self._tell("bad", f"a kept page in {self._mine} was ignored and is computed again: {problem}")
-            with contextlib.suppress(OSError):
-                (self._mine / (name.hex() + SUFFIX)).unlink()
+            self.remove(name)
         except OSError as error:
             self._tell("read", f"kept pages in {self._mine} cannot be read: {error.strerror}")
         return False

@@ -17,7 +17,7 @@ Wanted = Literal["auto", "cpu", "cuda"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SMALL_BYTES = 2**30
 """Weights up to this size stay float32 on a GPU, where they give the same tokens as on a CPU."""
-_CHUNKS = {"cpu": 512, "cuda": 8192}
+CHUNKS = {"cpu": 512, "cuda": 8192}
 """New tokens in one step: on a GPU so many that experts are bound by arithmetic and not by reading their weights."""
 _ROWS = 64
 """Rows of logits in one step, at most."""
@@ -82,7 +82,7 @@ class SingleDevicePlan:
         on_gpu = dtype if dtype != "auto" else "float32" if small else "bfloat16"
         problem = "torch sees no GPU"
         if gpu is not None:
-            need = needed_bytes(config, on_gpu, cache_tokens, _CHUNKS["cuda"], bits)
+            need = needed_bytes(config, on_gpu, cache_tokens, CHUNKS["cuda"], bits)
             placed = _place_experts(config, need, gpu, experts, bits)
             if placed is not None and wanted != "cpu":
                 place, words = placed
@@ -91,7 +91,7 @@ class SingleDevicePlan:
                     device="cuda",
                     dtype=on_gpu,
                     experts=place,
-                    prefill_chunk=_CHUNKS["cuda"],
+                    prefill_chunk=CHUNKS["cuda"],
                     sentence=f"computing on the GPU in {on_gpu}{words} ({have} {_gb(gpu.free_bytes)} free)",
                     was_a_choice=True,
                 )
@@ -106,7 +106,7 @@ class SingleDevicePlan:
             device="cpu",
             dtype=on_cpu,
             experts=ExpertPlacement(bits=bits),
-            prefill_chunk=_CHUNKS["cpu"],
+            prefill_chunk=CHUNKS["cpu"],
             sentence=f"computing on the CPU in {on_cpu} ({'as asked for' if wanted == 'cpu' else problem})",
             was_a_choice=gpu is not None and wanted == "auto",
         )
