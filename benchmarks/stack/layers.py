@@ -79,6 +79,7 @@ class Bench:
         """What layer i does for these inputs: all of it, and its two halves."""
         layer, eps = self.decoder.layers[i], self.config.rms_norm_eps
         rotation = Rotation.at(inputs.positions_T, self.config)
+        rows = self.decoder.parallel.rows(len(inputs.token_ids_T))
         shape = (len(inputs.token_ids_T), self.config.hidden_size)
         x_TC, residual_TC = (torch.randn(shape, device=self.decoder.device, dtype=self.decoder.dtype) for _ in "xr")
 
@@ -87,12 +88,12 @@ class Bench:
             return layer.attention(normed_TC, inputs, self.cache.layer(i), rotation)
 
         def feed_forward() -> Tensor:
-            return layer.mlp(rms_norm(x_TC, residual_TC, layer.mlp_norm_C, eps=eps)[0])
+            return layer.feed_forward(rms_norm(x_TC, residual_TC, layer.mlp_norm_C, eps=eps)[0], rows)
 
         def whole() -> Tensor:
             normed_TC, total_TC = rms_norm(x_TC, residual_TC, layer.attention_norm_C, eps=eps)
             y_TC = layer.attention(normed_TC, inputs, self.cache.layer(i), rotation)
-            return layer.mlp(rms_norm(y_TC, total_TC, layer.mlp_norm_C, eps=eps)[0])
+            return layer.feed_forward(rms_norm(y_TC, total_TC, layer.mlp_norm_C, eps=eps)[0], rows)
 
         return {"layer": whole, "attention": attention, "feed_forward": feed_forward}
 

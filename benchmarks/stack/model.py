@@ -54,13 +54,26 @@ class _RandomWeights:
         self.config = config
         self.entries = names.tensors(config)
 
-    def read(self, name: str, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    def read(
+        self,
+        name: str,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        *,
+        rows: range | None = None,
+        columns: range | None = None,
+    ) -> Tensor:
         dtype = torch.float32 if name.endswith(names.FLOAT32_NAMES) else dtype
-        tensor = torch.empty(self.entries[name].shape, dtype=dtype, device=device)
+        shape = list(self.entries[name].shape)
+        for axis, part in enumerate((rows, columns)):
+            if part is not None:
+                shape[axis] = len(part)
+        tensor = torch.empty(shape, dtype=dtype, device=device)
         self.read_into(tensor, name)
         return tensor
 
-    def read_into(self, target: Tensor, name: str) -> None:
+    def read_into(self, target: Tensor, name: str, *, rows: range | None = None) -> None:
+        """`rows` says which of them the target holds: any are as random as others."""
         shape = self.entries[name].shape
         target.normal_(0, prod(shape[1:]) ** -0.5 if len(shape) > 1 else 0.1)
 
