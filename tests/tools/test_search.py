@@ -68,6 +68,7 @@ def test_glob_patterns(tree: Path, call: Call) -> None:
     (tree / "v1.2").mkdir()
     (tree / "v1.2" / "notes").touch()
     assert call(GlobTool(), pattern="v1.2").text == "v1.2/notes"
+    assert call(GlobTool(), pattern="*").text == call(GlobTool(), pattern="?*").text
     assert call(GlobTool(), pattern="!x").is_error
     assert "outside" in call(GlobTool(), pattern="*", path="link").text
 

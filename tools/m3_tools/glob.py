@@ -21,6 +21,7 @@ from m3_tools.ripgrep import by_folder, names_below
 MAX_FILES = 1000
 MAX_ALTERNATIVES = 100
 MAX_LEFT_OUT = 500
+_EVERYTHING = ("*", "**", "**/*")
 _PLAIN_NAME = re.compile(r"[\w*?-]+(?:\.[\w*?-]+)+")
 """A name with a suffix, which ripgrep and .gitignore read alike."""
 
@@ -79,6 +80,8 @@ async def _matching(
 ) -> list[str]:
     fits = _fitting(matches)
     names = await names_below(context, folder, options, include_ignored=args.include_ignored)
+    if args.pattern.strip() in _EVERYTHING:
+        return names
     if folder == context.root:
         return list(filter(fits, names))
     base = folder.relative_to(context.root).as_posix() + "/"

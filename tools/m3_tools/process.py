@@ -33,6 +33,7 @@ _DRAIN_S = 0.2
 _TERM_GRACE_S = 1.0
 _PIPE_BYTES = 1 << 20
 _KILL_ROUNDS = 50
+_LOOKS = 5
 _EDITORS = ("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "HGEDITOR", "SVN_EDITOR")
 _QUIET = {
     **dict.fromkeys(
@@ -169,7 +170,7 @@ async def run_process(
         except TimeoutError:
             timed_out = True
             await _terminate(process, token)
-        members = _tree(process.pid, token) if starts_others or timed_out else []
+        members = _members(process.pid, token) if starts_others or timed_out else []
         stopped = [_describe(p) for p in members if p.pid != process.pid]
         all_ended = not members
     finally:
@@ -231,7 +232,7 @@ async def _terminate(process: asyncio.subprocess.Process, token: str) -> None:
 def kill_tree(pid: int, token: str) -> None:
     """Kill the whole tree. Everything is frozen first, so that nothing can fork while it is being killed."""
     for _ in range(_KILL_ROUNDS):
-        members = _tree(pid, token)
+        members = _members(pid, token)
         if not members:
             return
         for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -239,6 +240,17 @@ def kill_tree(pid: int, token: str) -> None:
                 with contextlib.suppress(psutil.Error):
                     member.send_signal(number)
         time.sleep(0.005)
+
+
+def _members(pid: int, token: str) -> list[psutil.Process]:
+    """The tree, looked for again while processes come: one that forks and ends just then is missed by a single look."""
+    found: list[psutil.Process] = []
+    for _ in range(_LOOKS):
+        before = set(psutil.pids())
+        found = _tree(pid, token)
+        if found or set(psutil.pids()) <= before:
+            break
+    return found
 
 
 def _tree(pid: int, token: str) -> list[psutil.Process]:
