@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: demo test test-slow soak lint bench bench-generate bench-kernels bench-stack bench-terminal pictures kills nano clean
+M3_FUZZ_S ?= 600
+
+.PHONY: demo test test-slow nightly soak lint bench bench-tools bench-generate bench-forks bench-realbugs bench-kernels bench-stack bench-terminal pictures \
+	kills nano clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,6 +24,10 @@ test: $(VENV)/ready
 test-slow: $(VENV)/ready  ## what takes minutes: long texts against transformers
 	$(BIN)/python -m pytest -q -m slow
 
+nightly: $(VENV)/ready  ## 100,000 edits, then fuzzing, M3_FUZZ_S seconds for each target; commit what tests/fuzz/corpus gains
+	M3_TEST_CASES=100000 $(BIN)/python -m pytest -q -s --timeout=0 tests/tools/test_untouched_bytes.py
+	M3_FUZZ_S=$(M3_FUZZ_S) $(BIN)/python -m pytest -q -s --timeout=0 tests/fuzz
+
 soak: $(VENV)/ready  ## 1,000 requests to one server, its memory measured (minutes)
 	$(BIN)/python -m pytest -q -s -m slow tests/end_to_end/test_soak.py
 
@@ -36,6 +43,15 @@ bench: $(VENV)/ready  ## the agent on the examples and on held-out bugs (hours)
 
 bench-generate: $(VENV)/ready  ## the engine beside transformers' generate, with nano (minutes)
 	$(BIN)/python -m benchmarks.generate
+
+bench-tools: $(VENV)/ready  ## grep and glob beside ripgrep, outlines, a read of 1 GB (minutes)
+	$(BIN)/python -m benchmarks.tools
+
+bench-forks: $(VENV)/ready  ## what 50 candidates on one prompt cost, with nano (a minute)
+	$(BIN)/python -m benchmarks.forks
+
+bench-realbugs: $(VENV)/ready  ## m3 fix on small bugs in real packages from PyPI; goes on where it stopped (hours)
+	$(BIN)/python -m benchmarks.realbugs
 
 bench-terminal: $(VENV)/ready  ## the chat's screen beside printing plain text (minutes)
 	$(BIN)/python -m benchmarks.terminal

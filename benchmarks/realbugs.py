@@ -50,6 +50,8 @@ class Result:
     confirmed: bool
     intact: bool
     commit: str
+    diff: str = ""
+    """The claimed repair, to be looked at; empty in rows that are older than this field."""
 
 
 def run_bug(bug: RealBug, cache: Path, options: argparse.Namespace) -> Result:
@@ -81,6 +83,7 @@ def run_bug(bug: RealBug, cache: Path, options: argparse.Namespace) -> Result:
             confirmed=claimed and confirmed(bug, cache, report["diff"], Path(folder) / "again"),
             intact=state(repo) == before,
             commit=commit(),
+            diff=report.get("diff", "") if claimed else "",
         )
 
 

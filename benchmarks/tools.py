@@ -6,7 +6,8 @@ Makes, in a temporary folder: a tree of 100,000 small source files, an eighth of
 lines, the standard library of this Python as often as that takes, no file twice the same; and a file of 1 GB. Each
 repeat measures everything once, a tool and ripgrep in turn, from files that the system has in memory. A row of grep and
 glob is the median time of the tool, that of `rg` for the same files and options with its output read from a pipe, and
-their ratio; least and most are given, too. The bars: 1.2 times `rg`, 20 s and 1 s for the outlines, 0.1 s for the read.
+their ratio; least and most are given, too, and the work of the processors, which other work on the machine does not
+change. The bars: 1.2 times `rg`, 20 s and 1 s for the outlines, 0.1 s for the read.
 The result is one JSON file under benchmarks/results/; the exit code is 1 if a bar is missed.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import os
 import statistics
@@ -103,6 +105,13 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+def seconds_and_work(work: Callable[[], object]) -> tuple[float, float]:
+    """What a clock says, and what the processors did, also in programs that were started."""
+    before = os.times()
+    taken = seconds(work)
+    return taken, sum(os.times()[:4]) - sum(before[:4])
+
+
 def run(tool: Tool[Any], context: ToolContext, arguments: Mapping[str, Any]) -> str:
     result = asyncio.run(call_tool(tool, arguments, context))
     assert not result.is_error, result.text
@@ -128,16 +137,19 @@ def compare(context: ToolContext, repeats: int) -> dict[str, Any]:
     """Each search by the tool and by ripgrep."""
     searches = {name: (GrepTool(), given, theirs) for name, (given, theirs) in SEARCHES.items()}
     names = {name: (GlobTool(), given, ["--files", *theirs]) for name, (given, theirs) in NAMES.items()}
-    rows = {}
-    for name, (tool, given, theirs) in {**searches, **names}.items():
-        ours_s, theirs_s = [], []
+    rows: dict[str, Any] = {}
+    for name, (tool, given, options) in {**searches, **names}.items():
+        ours_s, theirs_s = list[tuple[float, float]](), list[tuple[float, float]]()
         for repeat in range(-1, repeats):
-            pair = (seconds(lambda: run(tool, context, given)), seconds(lambda: ripgrep(context.root, theirs)))  # noqa: B023
+            ours = seconds_and_work(functools.partial(run, tool, context, given))
+            theirs = seconds_and_work(functools.partial(ripgrep, context.root, options))
             if repeat >= 0:  # the first round warms both up
-                ours_s.append(pair[0])
-                theirs_s.append(pair[1])
-        ratio = statistics.median(ours_s) / statistics.median(theirs_s)
-        rows[name] = {"m3": spread(ours_s), "rg": spread(theirs_s), "ratio": round(ratio, 2)}
+                ours_s.append(ours)
+                theirs_s.append(theirs)
+        rows[name] = {"m3": spread([s for s, _ in ours_s]), "rg": spread([s for s, _ in theirs_s])}
+        rows[name]["ratio"] = round(rows[name]["m3"]["s"] / rows[name]["rg"]["s"], 2)
+        work = [statistics.median(work for _, work in side) for side in (ours_s, theirs_s)]
+        rows[name]["processor_s"] = {"m3": round(work[0], 3), "rg": round(work[1], 3)}
         print(f"{name}: {rows[name]}", file=sys.stderr)
     return rows
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ def describe(folder: Path) -> dict[str, Any]:
     from m3_model.config import M3Config
     from m3_model.sizes import cache_bytes_per_token, count_parameters, weight_bytes
     from m3_model.tensor_files import read_headers
+    from m3_runtime.parallel.planner import plans
 
     try:
         config = M3Config.from_folder(folder)
@@ -79,6 +81,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "fits": [
             _fit(config, place, free, dtype, element_bytes) for place, free, dtype, element_bytes in _places_here()
         ],
+        "gpus": [dataclasses.asdict(plan) for plan in plans(config, _free_of_gpus())],
     }
 
 
@@ -96,6 +99,12 @@ def _places_here() -> Iterator[tuple[str, int, str, int]]:
     yield "cpu", psutil.virtual_memory().available, "float32", 4
     for i in range(torch.cuda.device_count()):
         yield f"cuda:{i} {torch.cuda.get_device_name(i)}", torch.cuda.mem_get_info(i)[0], "bfloat16", 2
+
+
+def _free_of_gpus() -> list[int]:
+    import torch
+
+    return [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
 
 
 def _fit(config: M3Config, place: str, free: int, dtype: str, element_bytes: int) -> dict[str, Any]:
@@ -140,6 +149,19 @@ def to_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield "\nThe engine keeps the cache in the weights' dtype, not in fp8 yet, and dequantises MXFP8 when loading.\n"
     for fit in facts["fits"]:
         yield f"{fit['place']:<18} {_verdict(fit)}"
+    yield from gpu_table(facts["gpus"])
+
+
+def gpu_table(gpus: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What --gpus may be here, a line each; nothing without GPUs."""
+    if not gpus:
+        return
+    yield f"\n{'--gpus':>6} {'dtype':>9} {'weights a GPU':>14} {'free':>10} {'cache, 128k tokens':>19}  context"
+    for plan in gpus:
+        cache = size(plan["cache_bytes_per_token"] << 17)
+        context = f"{plan['context_tokens']:,} tokens" if plan["context_tokens"] else "does not fit"
+        weights, free = size(plan["weights_bytes"]), size(plan["free_bytes"])
+        yield f"{plan['ranks']:>6} {plan['dtype']:>9} {weights:>14} {free:>10} {cache:>19}  {context}"
 
 
 def _verdict(fit: Mapping[str, Any]) -> str:

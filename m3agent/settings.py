@@ -21,14 +21,23 @@ if TYPE_CHECKING:
     from m3_tools.secret import Secrets
     from m3agent.permissions.rules import Rule
 
-NUMBER_KEYS = ("max_steps", "time_limit_s", "temperature", "max_tokens", "repository_tokens", "disk_cache_gb")
+NUMBER_KEYS = (
+    "max_steps",
+    "time_limit_s",
+    "temperature",
+    "max_tokens",
+    "repository_tokens",
+    "disk_cache_gb",
+    "expert_bits",
+)
 ImageRule = Literal["long_side", "area"]
 Device = Literal["auto", "cpu", "cuda"]
 ThemeName = Literal["dark", "light", "contrast", "none"]
 Notify = Literal["bell", "osc", "off"]
 SWITCH_KEYS = ("screen_reader", "cuda_graphs")
 FILE_KEYS = (
-    "model", "device", "api_key", "keys", "theme", "notify", "image_rule", "thumbnails", *SWITCH_KEYS, *NUMBER_KEYS
+    "model", "device", "experts", "api_key", "keys", "theme", "notify", "image_rule", "thumbnails",
+    *SWITCH_KEYS, *NUMBER_KEYS,
 )  # fmt: skip
 TABLE_KEYS = ("mcp",)
 """Tables in the config file, for instance [mcp.github]."""
@@ -46,6 +55,16 @@ class Settings:
     """Where a local model computes: `cpu`, `cuda`, or `auto` for a GPU that it fits on and else the CPU."""
     cuda_graphs: bool = True
     """Whether a GPU replays captured decode steps; False starts every operation of every step anew."""
+    experts: str = "auto"
+    """Where a model's routed experts are that a GPU computes: `auto` by room, or `cpu` for a CPU that computes them."""
+    expert_bits: int = 16
+    """4 rounds routed experts to MXFP4 when they are loaded, which changes answers a little; 16 leaves them."""
+    gpus: int = 0
+    """Over how many GPUs a checkpoint folder is spread; 0 leaves it to `device`."""
+    ranks_on_cpu: bool = False
+    """For trials: instead of GPUs, as many processes on the CPU (M3_RANKS_ON_CPU=1)."""
+    torchrun_rank: int | None = None
+    """Which rank this process is where torchrun started it."""
     state_dir: Path
     """Where sessions and spilled output live."""
     api_key: str = dataclasses.field(default="", repr=False)
@@ -108,6 +127,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.model.strip():
             raise M3Error("no model is chosen: give --model nano, a checkpoint folder or a URL")
+        if self.gpus < 0:
+            raise M3Error(f"--gpus must be 1 or more, not {self.gpus}")
         for name in ("max_steps", "time_limit_s", "max_tokens"):
             if not getattr(self, name) > 0:
                 raise M3Error(f"{name} must be greater than 0, not {getattr(self, name)}")
@@ -123,6 +144,10 @@ class Settings:
             raise M3Error(f"theme must be one of {', '.join(get_args(ThemeName))}, not {self.theme!r}")
         if self.notify not in get_args(Notify):
             raise M3Error(f"notify must be one of {', '.join(get_args(Notify))}, not {self.notify!r}")
+        if self.experts not in ("auto", "cpu"):
+            raise M3Error(f"experts must be auto or cpu, not {self.experts!r}")
+        if self.expert_bits not in (16, 4):
+            raise M3Error(f"expert_bits must be 16 or 4, not {self.expert_bits}")
         if self.image_rule not in get_args(ImageRule):
             raise M3Error(f"image_rule must be long_side or area, not {self.image_rule!r}")
         if self.thumbnails not in get_args(Graphics):
@@ -159,6 +184,11 @@ class Settings:
         return int(self.disk_cache_gb * 1e9)
 
     @property
+    def placement(self) -> dict[str, Any]:
+        """How a local model is put on this machine, as m3_runtime's loading takes it."""
+        return {name: getattr(self, name) for name in ("device", "cuda_graphs", "experts", "expert_bits")}
+
+    @property
     def sessions_dir(self) -> Path:
         return self.state_dir / "sessions"
 
@@ -188,10 +218,31 @@ def load_settings(*, environ: Mapping[str, str] | None = None, repo: Path | None
     values["state_dir"] = _state_dir(env)
     values["cache_dir"] = _cache_dir(env)
     values["secret_values"] = _secret_values(env)
+    values["ranks_on_cpu"] = env.get("M3_RANKS_ON_CPU") == "1"
     values.update({name: value for name, value in chosen.items() if value is not None})
     if env.get("NO_COLOR") or values.get("thumbnails", "auto") == "auto":
         values["thumbnails"] = detect(env)
+    _add_torchrun(values, env)
     return Settings(**values)
+
+
+def _add_torchrun(values: dict[str, Any], env: Mapping[str, str]) -> None:
+    """Under torchrun the model is spread over its ranks, whose number --gpus may repeat."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not all(env.get(name) for name in names):
+        return
+    try:
+        rank, size, here = (int(env[name]) for name in names[:3])
+    except ValueError:
+        return
+    if size != here:
+        raise M3Error(
+            f"torchrun started {size} ranks, {here} of them here, and m3 runs on one machine: for more of them start "
+            "a server such as vLLM and give m3 its URL"
+        )
+    if values.get("gpus") not in (None, 0, size):
+        raise M3Error(f"torchrun started {size} ranks and --gpus says {values['gpus']}: leave --gpus out")
+    values["gpus"], values["torchrun_rank"] = size, rank
 
 
 def _config_path(env: Mapping[str, str]) -> Path:

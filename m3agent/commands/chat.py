@@ -9,6 +9,7 @@ import click
 from m3agent.approval import Mode
 from m3agent.commands.options import (
     device_option,
+    gpus_option,
     image_options,
     mode_option,
     model_option,
@@ -18,6 +19,7 @@ from m3agent.commands.options import (
 )
 from m3agent.commands.trust import offer
 from m3agent.images import read_images
+from m3agent.llm.gpus import follow_if_told
 from m3agent.settings import Device, load_settings
 from m3agent.signals import run_command
 from m3agent.ui.graphics import Graphics
@@ -28,6 +30,7 @@ from m3agent.ui.graphics import Graphics
 @repo_option
 @model_option
 @device_option
+@gpus_option
 @mode_option("plan", "ask", "edit", "auto", default="ask")
 @click.option(
     "--resume",
@@ -45,6 +48,7 @@ def command(
     repo: Path,
     model: str | None,
     device: Device | None,
+    gpus: int | None,
     mode: Mode,
     resume: str | None,
     screen_reader: bool | None,
@@ -60,11 +64,13 @@ def command(
     """
     from m3agent.chat.session import chat
 
+    follow_if_told(load_settings(gpus=gpus))
     offer(repo)
     settings = load_settings(
         repo=repo,
         model=model,
         device=device,
+        gpus=gpus,
         sandbox=sandbox,
         network=network,
         thumbnails=thumbnails,

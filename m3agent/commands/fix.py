@@ -11,6 +11,7 @@ from m3agent.approval import Mode
 from m3agent.commands.options import (
     budget_options,
     device_option,
+    gpus_option,
     image_options,
     mode_option,
     model_option,
@@ -21,6 +22,7 @@ from m3agent.commands.options import (
     seed_option,
 )
 from m3agent.images import read_images
+from m3agent.llm.gpus import check_gpus, follow_if_told
 from m3agent.outputs import OutputFormat, open_outputs
 from m3agent.settings import Device, Settings, load_settings
 from m3agent.signals import run_command
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 @click.option("--pr", "pull_request", is_flag=True, help="Push that branch and open a draft pull request at the forge.")
 @model_option
 @device_option
+@gpus_option
 @budget_options
 @sandbox_options
 @seed_option
@@ -81,6 +84,7 @@ def command(
     pull_request: bool,
     model: str | None,
     device: Device | None,
+    gpus: int | None,
     max_steps: int | None,
     time_limit_s: float | None,
     seed: int | None,
@@ -107,13 +111,16 @@ def command(
         repo=repo,
         model=model,
         device=device,
+        gpus=gpus,
         max_steps=max_steps,
         time_limit_s=time_limit_s,
         sandbox=sandbox,
         network=network,
         thumbnails=thumbnails,
     )
+    follow_if_told(settings)
     check_model_name(settings.model)
+    check_gpus(settings)
     looked_at = None
     if page:
         looked_at = chosen_page(

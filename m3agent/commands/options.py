@@ -25,6 +25,12 @@ device_option = click.option(
     type=click.Choice(["auto", "cpu", "cuda"]),
     help="Where a local model computes; auto, the default, is a GPU that it fits on, else the CPU.",
 )
+gpus_option = click.option(
+    "--gpus",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Spread the checkpoint folder over N GPUs of this machine.",
+)
 output_option = click.option(
     "--output",
     type=click.Choice(["text", "json", "stream-json"]),

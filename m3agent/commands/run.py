@@ -13,6 +13,7 @@ from m3agent.approval import Mode
 from m3agent.commands.options import (
     budget_options,
     device_option,
+    gpus_option,
     image_options,
     mode_option,
     model_option,
@@ -25,6 +26,7 @@ from m3agent.errors import M3Error
 from m3agent.events import Notice, RunEnded, RunStarted
 from m3agent.exits import Exit
 from m3agent.images import parts_for, read_images, told
+from m3agent.llm.gpus import follow_if_told
 from m3agent.outputs import OutputFormat, open_outputs
 from m3agent.settings import Device, Settings, load_settings
 from m3agent.signals import interrupt_exit, model_exit, run_command
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 @repo_option
 @model_option
 @device_option
+@gpus_option
 @image_options
 @mode_option("plan", "edit", "auto", default="edit")
 @budget_options
@@ -50,6 +53,7 @@ def command(
     repo: Path,
     model: str | None,
     device: Device | None,
+    gpus: int | None,
     images: tuple[Path, ...],
     thumbnails: Graphics | None,
     mode: Mode,
@@ -68,12 +72,14 @@ def command(
         repo=repo,
         model=model,
         device=device,
+        gpus=gpus,
         max_steps=max_steps,
         time_limit_s=time_limit_s,
         sandbox=sandbox,
         network=network,
         thumbnails=thumbnails,
     )
+    follow_if_told(settings)
     task = sys.stdin.read() if prompt == "-" else prompt
     if not task.strip():
         raise M3Error("the task is empty: say what is to be done")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from m3agent.commands.options import device_option, model_option
+from m3agent.commands.options import device_option, gpus_option, model_option
 from m3agent.errors import M3Error, ModelUnavailable
+from m3agent.llm.gpus import check_gpus, follow_if_told, loading_bar, ranks_config
 from m3agent.settings import Device, Settings, load_settings
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @model_option
 @device_option
+@gpus_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 is a free one.")
 @click.option(
@@ -37,16 +39,24 @@ if TYPE_CHECKING:
     help="Seconds that answers may go on after SIGTERM or Ctrl-C.",
 )
 def command(
-    model: str | None, device: Device | None, host: str, port: int, api_key_file: Path | None, grace_s: float
+    model: str | None,
+    device: Device | None,
+    gpus: int | None,
+    host: str,
+    port: int,
+    api_key_file: Path | None,
+    grace_s: float,
 ) -> int:
     """Serve the embedded model or a checkpoint folder at http://HOST:PORT/v1.
 
     With M3_API_KEY set, or a key file, requests need the key as their bearer token. Other addresses than those of this
     machine need a key.
     """
-    settings = load_settings(model=model, device=device)
+    settings = load_settings(model=model, device=device, gpus=gpus)
+    follow_if_told(settings)
     if settings.model.startswith(("http://", "https://", "scripted:")):
         raise M3Error(f"{settings.model} is not a local model: give nano or a checkpoint folder")
+    check_gpus(settings)
     try:
         from m3_runtime import server
     except ImportError as error:
@@ -67,7 +77,10 @@ def command(
         if engine.plan is not None:
             print(f"m3: {engine.plan.sentence}", file=sys.stderr, flush=True)
 
-    server.run(engine, listening, api_key=api_key, grace_s=grace_s, on_start=announce)
+    try:
+        server.run(engine, listening, api_key=api_key, grace_s=grace_s, on_start=announce)
+    except RuntimeError as error:
+        raise ModelUnavailable(f"{engine.name} failed: {error}") from error
     return 0
 
 
@@ -93,7 +106,12 @@ def _load(settings: Settings) -> ChatEngine:
         disk = DiskConfig(folder=prefixes, max_bytes=kept_bytes) if prefixes else None
         rule = None if settings.image_rule == "long_side" else resize_rule(settings.image_rule)
         return ChatEngine.load(
-            folder, device=settings.device, cuda_graphs=settings.cuda_graphs, disk=disk, image_rule=rule
+            folder,
+            disk=disk,
+            image_rule=rule,
+            ranks=ranks_config(settings),
+            progress=loading_bar(settings),
+            **settings.placement,
         )
     except (ValueError, OSError, RuntimeError, KeyError) as error:
         raise ModelUnavailable(f"{settings.model} cannot be loaded: {error}") from error

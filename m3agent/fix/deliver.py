@@ -71,8 +71,9 @@ def apply_in_place(worktree: WorkTree) -> tuple[str, ...]:
             raise M3Error(f"not applied: {path} leads out of the repository")
         if (worktree.root / path).is_symlink():
             raise M3Error(f"not applied: {path} is a symbolic link; apply the patch by hand with git apply")
-    for path in paths:
-        _replace(worktree.origin / path, read_entry(worktree.root / path), worktree.root / path)
+    with take_back(worktree, paths):
+        for path in paths:
+            _replace(worktree.origin / path, read_entry(worktree.root / path), worktree.root / path)
     return paths
 
 

@@ -18,7 +18,7 @@ from m3agent.approval import Mode
 from m3agent.budget import Budget
 from m3agent.confinement import open_confinement
 from m3agent.errors import M3Error
-from m3agent.events import FixAsked, Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarted
+from m3agent.events import Event, FixAsked, Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarted
 from m3agent.exits import Exit
 from m3agent.fix.agent import run_agent
 from m3agent.fix.baseline import Baseline, take_baseline
@@ -98,7 +98,7 @@ class Fix:
         keep: bool = True,
     ):
         """`keep` False leaves nothing in the person's folder, not even a patch: a run that only compares."""
-        self.request, self.settings, self.sink = request, settings, sink
+        self.request, self.settings, self._sink = request, settings, sink
         self.run_id, self.spill_dir, self.opener, self.keep = run_id, spill_dir, opener, keep
         self.budget = Budget(max_steps=settings.max_steps, time_limit_s=settings.time_limit_s)
         self.repo = request.repo.expanduser().absolute()
@@ -116,6 +116,14 @@ class Fix:
         self.tried = 0
         self.diff, self.files = "", tuple[str, ...]()
         self.delivery: dict[str, Any] = {}
+
+    def sink(self, event: Event) -> None:
+        """Pass an event on; the phase that it begins or ends is remembered, for a limit that is reached in it."""
+        if isinstance(event, PhaseStarted):
+            self._doing = f", in the phase {event.name}" + (f" ({event.detail})" if event.detail else "")
+        elif isinstance(event, PhaseEnded):
+            self._doing = ""
+        self._sink(event)
 
     async def run(self) -> int:
         """Do everything, tell it as events that begin with RunStarted and end with RunEnded; returns the exit code.
@@ -340,8 +348,8 @@ class Fix:
         watch = self.watch
         if watch is not None and not watch.page.is_remote:
             await watch.look_after()
-        secrets, report = self.settings.secrets, self._report()
-        page = secrets.redact(markdown_report(report, "fixed", summary))
+        secrets, report, told = self.settings.secrets, self._report(), summary.removeprefix("fixed: ")
+        page = secrets.redact(markdown_report(report, "fixed", told))
         page_file = write_report(Path(self.delivery["patch"]), ".md", page)
         self.delivery["report"] = str(page_file)
         if self.request.in_place:
@@ -354,7 +362,7 @@ class Fix:
             message = secrets.redact(commit_message(self.issue, self._report()))
             self.delivery["branch"] = commit_on_branch(worktree, self.issue, message, taken)
         if target is not None:
-            text = secrets.redact(markdown_report(report, "fixed", summary, with_diff=False))
+            text = secrets.redact(markdown_report(report, "fixed", told, with_diff=False))
             self.delivery["pull_request"] = publish(
                 worktree.origin, target, self.issue, branch=self.delivery["branch"], diff=self.diff, secrets=secrets,
                 body_file=write_report(Path(self.delivery["patch"]), ".body.md", text),
@@ -403,7 +411,6 @@ class Fix:
         return int(code)
 
     def _phase(self, name: str, detail: str) -> float:
-        self._doing = f", in the phase {name} ({detail})"
         self.sink(PhaseStarted(name=name, detail=detail))
         return time.monotonic()
 

@@ -5,6 +5,7 @@ It names no folder of the person's machine.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,12 +16,16 @@ from m3agent.ui.clean import one_line
 MAX_DIFF_CHARS = 40_000
 MAX_RUNS = 30
 MAX_NAMED = 20
+MAX_CODE_CHARS = 200
 
 
 def markdown_report(report: Mapping[str, Any], outcome: str, summary: str, *, with_diff: bool = True) -> str:
     """The page: how it ended, warnings, counts, what was not verified, the commands, what it cost, and the diff."""
     tests, tokens = report["tests"], report["tokens"]
-    parts = [f"# {_plain(report['issue']['title']) or 'A fix'}", f"**{_plain(outcome)}**: {_plain(summary)}"]
+    parts = [
+        f"# {_plain(report['issue']['title']) or 'A fix'}",
+        f"**{_plain(outcome.replace('_', ' '))}**. {_plain(summary)}",
+    ]
     if report["flags"]:
         parts.append("\n".join(f"- **Warning**: {_plain(flag)}" for flag in report["flags"]))
     rows = [(name, tests[key]) for name, key in _COUNTED if tests[key]]
@@ -32,13 +37,10 @@ def markdown_report(report: Mapping[str, Any], outcome: str, summary: str, *, wi
     if report["review"]["text"]:
         parts.append(f"## Review by a fresh fork of the model\n\n{_plain(report['review']['text'], 2000)}")
     if report["runs"]:
-        shown = report["runs"][:MAX_RUNS]
-        runs = [
-            (r["name"], _code(r["command"]), r["exit_code"], sum(r["counts"].values()), f"{r['duration_s']:.1f}")
-            for r in shown
-        ]
-        more = f"\n\nand {len(report['runs']) - MAX_RUNS} more runs" if len(report["runs"]) > MAX_RUNS else ""
-        parts.append("## Commands\n\n" + _table(("run", "command", "exit code", "tests", "seconds"), runs) + more)
+        runs = _runs(report["runs"])
+        more = f"\n\nand {len(runs) - MAX_RUNS} more" if len(runs) > MAX_RUNS else ""
+        head = ("run", "command", "exit code", "tests", "seconds")
+        parts.append("## Commands\n\n" + _table(head, runs[:MAX_RUNS]) + more)
     parts.append(
         f"Made by m3 with {_plain(report['model'])}, strategy {report['strategy']}: {report['steps']} turns, "
         f"{tokens['prompt']} tokens read ({tokens['cached']} from the cache), {tokens['completion']} written, "
@@ -69,6 +71,18 @@ def _counts_row(name: str, counts: Mapping[str, int], tests: Mapping[str, Any]) 
     return (name, *(counts[column] for column in _COLUMNS), tests["exit_codes"][key])
 
 
+def _runs(runs: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
+    """A row for each run of the tests; those that repeat one another are one row, with the seconds of all."""
+    rows: list[tuple[object, ...]] = []
+    for (name, command, code, tests), same in itertools.groupby(
+        runs, lambda run: (run["name"], run["command"], run["exit_code"], sum(run["counts"].values()))
+    ):
+        seconds = [run["duration_s"] for run in same]
+        times = f" ({len(seconds)} times)" if len(seconds) > 1 else ""
+        rows.append((f"{name}{times}", _code(command), code, tests, f"{sum(seconds):.1f}"))
+    return rows
+
+
 def _named(title: str, ids: Sequence[str]) -> str:
     more = f"\n- and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
     return f"{title}:\n\n" + "\n".join(f"- {_code(i)}" for i in ids[:MAX_NAMED]) + more
@@ -86,6 +100,6 @@ def _plain(text: str, limit: int = 600) -> str:
 
 def _code(text: str) -> str:
     """Text as code within a line or a cell of a table."""
-    line = one_line(text, 300).replace("|", "\\|")
+    line = one_line(text, MAX_CODE_CHARS).replace("|", "\\|")
     ticks = "`" * (max((len(run) for run in re.findall(r"`+", line)), default=0) + 1)
     return f"{ticks}{line}{ticks}" if ticks == "`" else f"{ticks} {line} {ticks}"

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from m3agent.errors import M3Error, ModelUnavailable
+from m3agent.llm.gpus import check_gpus, loading_bar, ranks_config
 from m3agent.llm.protocol import LanguageModel
 from m3agent.settings import Settings
 
@@ -18,6 +19,7 @@ async def open_model(settings: Settings) -> LanguageModel:
     """
     name = settings.model
     check_model_name(name)
+    check_gpus(settings)
     if name.startswith(("http://", "https://")):
         from m3agent.llm.endpoint import EndpointModel
 
@@ -34,8 +36,9 @@ async def open_model(settings: Settings) -> LanguageModel:
         prefixes_dir=settings.prefixes_dir,
         disk_cache_bytes=settings.disk_cache_bytes,
         image_rule=settings.image_rule,
-        device=settings.device,
-        cuda_graphs=settings.cuda_graphs,
+        placement=settings.placement,
+        ranks=ranks_config(settings),
+        progress=loading_bar(settings),
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from m3_tools.base import ToolSpec
 from m3agent.images import resize_rule
@@ -29,12 +30,13 @@ from m3agent.llm.protocol import (
 )
 from m3agent.llm.wire import message_to_chat
 from m3agent.messages import Message, ToolCall
-from m3agent.settings import Device, ImageRule
+from m3agent.settings import ImageRule
 
 if TYPE_CHECKING:
     from m3_runtime.chat.events import ChatEvent
     from m3_runtime.chat.parser import Call
     from m3_runtime.chat.session import ChatEngine
+    from m3_runtime.config import RanksConfig
 
 
 class InProcessModel:
@@ -53,10 +55,14 @@ class InProcessModel:
         prefixes_dir: Path | None = None,
         disk_cache_bytes: int = 0,
         image_rule: ImageRule = "long_side",
-        device: Device = "auto",
-        cuda_graphs: bool = True,
+        placement: Mapping[str, Any] = MappingProxyType({}),
+        ranks: RanksConfig | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> InProcessModel:
         """Load the checkpoint in `folder`; None is the embedded model. Computed prompts are kept in `prefixes_dir`.
+
+        `placement` says where it computes (Settings.placement), and `ranks` spreads it over GPUs; `progress` is told
+        how many layers are loaded, and of how many.
 
         Errors: Unavailable when torch is missing, or the files are missing, damaged, or of another kind of model.
         """
@@ -68,15 +74,27 @@ class InProcessModel:
         what = str(folder) if folder else "the embedded model"
         disk = DiskConfig(folder=prefixes_dir, max_bytes=disk_cache_bytes) if prefixes_dir else None
         rule = None if image_rule == "long_side" else resize_rule(image_rule)  # None: the long side of its config
+        cancelled = threading.Event()
+
+        def loaded(done: int, total: int) -> None:
+            if cancelled.is_set():
+                raise InterruptedError("loading was cancelled")
+            if progress is not None:
+                progress(done, total)
+
         try:
             engine = await asyncio.to_thread(
                 ChatEngine.load,
                 folder or "nano",
-                device=device,
-                cuda_graphs=cuda_graphs,
                 disk=disk,
                 image_rule=rule,
+                ranks=ranks,
+                progress=loaded,
+                **placement,
             )
+        except asyncio.CancelledError:
+            cancelled.set()  # the thread, and with it the other ranks, ends at its next layer
+            raise
         except (ValueError, OSError, RuntimeError, KeyError) as error:
             raise Unavailable(f"{what} cannot be loaded: {error}") from error
         return cls(engine)

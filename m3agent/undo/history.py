@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import fcntl
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from m3_tools.atomic import write_atomic
 from m3agent.errors import M3Error
 
 
@@ -63,9 +63,8 @@ def read_history(folder: Path) -> History:
 
 def write_history(folder: Path, history: History) -> None:
     """Replace the file whole."""
-    path, new = folder / "steps.json", folder / f"steps.{os.getpid()}.new"
-    new.write_text(json.dumps([history.applied, [dataclasses.asdict(step) for step in history.steps]]), "utf-8")
-    os.replace(new, path)
+    text = json.dumps([history.applied, [dataclasses.asdict(step) for step in history.steps]])
+    write_atomic(folder / "steps.json", text.encode())
 
 
 @contextlib.contextmanager

@@ -167,12 +167,16 @@ class UndoJournal:
         if not names:
             return
         modes = {name: (before.modes.get(name), after.modes.get(name)) for name in sorted(names)}
-        with locked(self._folder):
-            history = self.history().with_step(label, self._request, before.tree, after.tree, modes)
-            step = history.steps[-1]
-            self._shadow.keep(f"{step.number}/before", step.before)
-            self._shadow.keep(f"{step.number}/after", step.after)
-            write_history(self._folder, self._capped(history))
+        try:
+            with locked(self._folder):
+                history = self.history().with_step(label, self._request, before.tree, after.tree, modes)
+                step = history.steps[-1]
+                self._shadow.keep(f"{step.number}/before", step.before)
+                self._shadow.keep(f"{step.number}/after", step.after)
+                write_history(self._folder, self._capped(history))
+        except (GitFailed, M3Error, OSError) as error:  # the change itself was made, and its result must be told
+            self._works = False
+            self._warn(f"m3 undo cannot take back what follows: {error}")
 
     def _capped(self, history: History) -> History:
         """Forget the older half while the store is too large."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -30,21 +30,42 @@ def step_states(shadow: Shadow, step: Step) -> tuple[dict[str, Entry | None], di
 def move(shadow: Shadow, now: States, wanted: States) -> list[tuple[str, Change]]:
     """Make the files that lie there as `now` says lie there as `wanted` says; returns what happened to each.
 
-    Errors: M3Error, before anything is written, if a file is no longer as `now` says.
+    A file that is as wanted already stays, so what a kill broke off can be done again. Errors: M3Error, before anything
+    is written, if a file is neither; and if one cannot be written, after the others were put back.
     """
     contents = {name: None if entry is None else shadow.blob(entry.blob) for name, entry in wanted.items()}
+    now = {n: wanted[n] if _is_as(wanted[n], shadow.root / n, shadow) else entry for n, entry in now.items()}
     _check(shadow, now, wanted)
     changes: list[tuple[str, Change]] = []
-    for name in sorted(now, reverse=True):
-        if wanted[name] is None and now[name] is not None:
-            _remove(shadow.root, name)
-            changes.append((name, "removed"))
-    for name, entry in sorted(wanted.items()):
-        content = contents[name]
-        if entry is not None and content is not None and entry != now[name]:
-            _write(shadow.root / name, entry.mode, content)
-            changes.append((name, "made" if now[name] is None else "changed"))
+    try:
+        for name in sorted(now, reverse=True):
+            if wanted[name] is None and now[name] is not None:
+                _remove(shadow.root, name)
+                changes.append((name, "removed"))
+        for name, entry in sorted(wanted.items()):
+            content = contents[name]
+            if entry is not None and content is not None and entry != now[name]:
+                _write(shadow.root / name, entry.mode, content)
+                changes.append((name, "made" if now[name] is None else "changed"))
+    except OSError as error:
+        _put_back(shadow, now, [name for name, _ in changes])
+        where = error.filename or "a file"
+        raise M3Error(f"{where} cannot be changed ({error.strerror}); the files are as they were") from error
     return changes
+
+
+def _is_as(entry: Entry | None, path: Path, shadow: Shadow) -> bool:
+    return not os.path.lexists(path) if entry is None else _lies_there(path, entry, shadow)
+
+
+def _put_back(shadow: Shadow, now: States, names: Sequence[str]) -> None:
+    for name in reversed(names):
+        entry = now[name]
+        with contextlib.suppress(OSError):
+            if entry is None:
+                _remove(shadow.root, name)
+            else:
+                _write(shadow.root / name, entry.mode, shadow.blob(entry.blob))
 
 
 def _entry(blob: str | None, mode: int | None) -> Entry | None:

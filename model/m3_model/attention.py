@@ -9,33 +9,35 @@ from functools import cached_property
 from torch import Tensor
 
 from m3_kernels.batch import DECODE_QUERIES, AttentionBatch
-from m3_kernels.block_topk import block_topk
 from m3_kernels.dense_attention import dense_attention
-from m3_kernels.index_scores import index_scores
 from m3_kernels.msa_decode import msa_decode
 from m3_kernels.norm_rope_insert import norm_rope_insert
 from m3_kernels.sparse_prefill import sparse_prefill
 from m3_model.cache import LayerCache
 from m3_model.config import M3Config
+from m3_model.group import ALONE, Parallel
 from m3_model.inputs import ModelInputs
 from m3_model.layers import Rotation
 from m3_model.matrix import HalfMatrix, Matrix
+from m3_model.selection import choose_blocks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """One layer's attention with its weights, fused into two matrices."""
+    """One layer's attention with its weights, fused into two matrices; on several ranks, that of this rank's heads."""
 
     config: M3Config
+    """With the numbers of heads that are here."""
     projection: Matrix | HalfMatrix
     """Rows of q, k, index q, index k and v, in this order; the index rows only in a sparse layer."""
     output: Matrix | HalfMatrix
     norms: tuple[Tensor, ...]
     """Norm weights, one row a head: query, key, index query and index key heads in one matrix; where index heads have
     another size, they have a second one; without an index branch there are no rows for it."""
+    parallel: Parallel = ALONE
 
     def __call__(self, x_TC: Tensor, inputs: ModelInputs, cache: LayerCache, rotation: Rotation) -> Tensor:
-        """Cache the new tokens' keys and values, then attend. Returns: [T, C]."""
+        """Cache the new tokens' keys and values, then attend. Returns: [T, C], to be summed over all ranks."""
         config, batch = self.config, inputs.attention
         T, H, D = len(x_TC), config.num_heads, config.head_dim
         q_THD, index_q_TRD = norm_rope_insert(
@@ -67,14 +69,7 @@ class Attention:
                 local_blocks=config.local_blocks,
             )
         else:
-            blocks_TGK = block_topk(
-                index_scores(index_q_TRD, cache.index_k_PSD, batch),
-                batch.positions_T,
-                top_k=config.top_k_blocks,
-                block_size=config.block_size,
-                init_blocks=config.init_blocks,
-                local_blocks=config.local_blocks,
-            )
+            blocks_TGK = choose_blocks(index_q_TRD, cache.index_k_PSD, batch, config, self.parallel)
             attended = sparse_prefill(
                 q_THD, cache.k_PSGD, cache.v_PSGD, blocks_TGK, batch, scale=scale, max_product=self.max_product
             )

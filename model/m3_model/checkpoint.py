@@ -72,32 +72,51 @@ class Checkpoint:
         """Whether a matrix is stored in MXFP8."""
         return name + names.SCALE in self.entries
 
-    def read(self, name: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    def read(
+        self,
+        name: str,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        *,
+        rows: range | None = None,
+        columns: range | None = None,
+    ) -> Tensor:
         """One tensor, dequantised if it is stored so; those of FLOAT32_NAMES stay float32 whatever the dtype.
 
-        The tensor has memory of its own. Errors: as `read_into`.
+        With `rows` or `columns` only these of a matrix. The tensor has memory of its own. Errors: as `read_into`.
         """
         dtype = torch.float32 if name.endswith(names.FLOAT32_NAMES) else dtype
-        tensor = torch.empty(self.entries[name].shape, dtype=dtype, device=device)
-        self.read_into(tensor, name)
+        shape = list(self.entries[name].shape)
+        for axis, wanted in enumerate((rows, columns)):
+            if wanted is not None:
+                shape[axis] = len(wanted)
+        tensor = torch.empty(shape, dtype=dtype, device=device)
+        self.read_into(tensor, name, rows=rows, columns=columns)
         return tensor
 
-    def read_into(self, target: Tensor, name: str) -> None:
+    def read_into(self, target: Tensor, name: str, *, rows: range | None = None, columns: range | None = None) -> None:
         """Fill `target`, of the tensor's shape and any float dtype, so that a fused matrix needs no second copy.
 
-        Errors: CheckpointError for a scale that is no number.
+        With `rows` or `columns` only these of a matrix are read. Errors: CheckpointError for a scale that is no number.
         """
-        stored = self.reader.view(name)
-        if self.quantized(name):
-            stored = dequantize(stored.to(target.device), self.scales(name).to(target.device), target.dtype)
-        target.copy_(stored)
+        if not self.quantized(name):
+            target.copy_(self.reader.view(name, rows, columns))
+            return
+        if columns is None:
+            columns = range(self.entries[name].shape[1])
+        groups = range(columns.start // GROUP, -(-columns.stop // GROUP))
+        weight_OI = self.reader.view(name, rows, range(groups.start * GROUP, groups.stop * GROUP)).to(target.device)
+        matrix_OI = dequantize(weight_OI, self.scales(name, rows, groups).to(target.device), target.dtype)
+        first = columns.start - groups.start * GROUP
+        target.copy_(matrix_OI[:, first : first + len(columns)])
 
-    def scales(self, name: str) -> Tensor:
-        """The scales of a quantised matrix. Errors: CheckpointError for one that is no number."""
-        scale_OX = self.reader.view(name + names.SCALE)
+    def scales(self, name: str, rows: range | None = None, groups: range | None = None) -> Tensor:
+        """The scales of a quantised matrix, or some of them. Errors: CheckpointError for one that is no number."""
+        scale_OX = self.reader.view(name + names.SCALE, rows, groups)
         wrong = (scale_OX == NAN_SCALE).nonzero()
         if len(wrong):
             row, group = wrong[0].tolist()
+            row, group = row + (rows.start if rows else 0), group + (groups.start if groups else 0)
             file = self.entries[name + names.SCALE].file.name
             raise CheckpointError(
                 f"{file}: {name + names.SCALE} holds 0xFF, which is no number, in {len(wrong)} places, the first in "

@@ -17,6 +17,8 @@ class VisualInputs:
     """int64: rows among the new tokens."""
     vectors_NC: Tensor
     """What the vision encoder made of them, in the order of the rows."""
+    elsewhere_M: Tensor | None = None
+    """int64: rows whose vectors other ranks have; None where this is the only one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,10 @@
-"""Routed experts and the shared one. Legend: T tokens, C hidden size, E experts, K experts a token."""
+"""Routed experts and the shared one.
+
+Legend: T tokens, S those of them that lie on this rank, C hidden size, E experts, K experts a token.
+"""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -8,7 +12,9 @@ from torch.nn import functional as F
 
 from m3_kernels.moe_experts import moe_experts
 from m3_kernels.moe_experts.reference import swiglu
+from m3_model.group import ALONE, Parallel, Rows
 from m3_model.layers import GatedMlp
+from m3_model.share import part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +45,21 @@ class StackedExperts:
     w2_ECI: Tensor
     alpha: float
     limit: float
+    scales: tuple[Tensor, Tensor] | None = None
+    """Where the two are quantised: what their groups of 32 inputs are multiplied by (m3_kernels.moe_experts)."""
 
     def __call__(self, x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Sum, for each token, the outputs of its experts times their weights. Returns: [T, C]."""
-        return moe_experts(x_TC, self.w13_EXC, self.w2_ECI, ids_TK, weights_TK, alpha=self.alpha, limit=self.limit)
+        return moe_experts(
+            x_TC,
+            self.w13_EXC,
+            self.w2_ECI,
+            ids_TK,
+            weights_TK,
+            alpha=self.alpha,
+            limit=self.limit,
+            scales=self.scales,
+        )
 
 
 @dataclass(frozen=True)
@@ -69,13 +86,69 @@ class SeparateExperts:
         return (outputs_TKC * weights_TK[..., None]).sum(1).to(x_TC.dtype)
 
 
+class Experts(Protocol):
+    """Routed experts, wherever they are."""
+
+    def __call__(self, x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class MoE:
     """Scaled sum of the routed experts plus the shared expert, which is neither gated nor scaled."""
 
     router: Router
-    experts: StackedExperts | SeparateExperts
+    experts: Experts
+    """Those of this rank."""
     shared: GatedMlp
+    """On several ranks, this rank's part of its width."""
+    num_experts: int
+    """Of all ranks."""
+    whole_shared: GatedMlp | None = None
+    """All of the shared expert, where a spread step sends its rows to their experts."""
+    parallel: Parallel = ALONE
 
-    def __call__(self, x_TC: Tensor) -> Tensor:
-        return self.experts(x_TC, *self.router(x_TC)) + self.shared(x_TC)
+    def __call__(self, x_SC: Tensor, rows: Rows) -> Tensor:
+        """The sum for each row that lies here.
+
+        Every rank adds the part of its experts to all rows. Or, in a spread step, rows travel to the ranks of their
+        experts and back, and each rank computes the shared expert for its own rows alone.
+        """
+        if rows.spread and self.whole_shared is not None:
+            return self._sent(x_SC, *self.router(x_SC)) + self.whole_shared(x_SC)
+        x_TC = rows.gather(x_SC)
+        return rows.sum(self._of_own_experts(x_TC, *self.router(x_TC)) + self.shared(x_TC))
+
+    def _of_own_experts(self, x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
+        """What the experts of this rank add to each row."""
+        own = self._own_experts
+        if len(own) == self.num_experts:
+            return self.experts(x_TC, ids_TK, weights_TK)
+        T, K = ids_TK.shape
+        outputs = x_TC.new_zeros(T * K, x_TC.shape[1])
+        flat_ids = ids_TK.flatten()
+        chosen = ((flat_ids >= own.start) & (flat_ids < own.stop)).nonzero()[:, 0]
+        if len(chosen):
+            ids, weights = flat_ids[chosen, None] - own.start, weights_TK.flatten()[chosen, None]
+            outputs.index_copy_(0, chosen, self.experts(x_TC[chosen // K], ids, weights))
+        # A row's K outputs side by side and summed in the order of its choice, as on one device.
+        return outputs.view(T, K, -1).sum(1)
+
+    def _sent(self, x_SC: Tensor, ids_SK: Tensor, weights_SK: Tensor) -> Tensor:
+        """Send each row to the ranks of its experts, and weigh what comes back."""
+        group, (S, K) = self.parallel.ranks, ids_SK.shape
+        flat_ids = ids_SK.flatten()
+        ends = [part(self.num_experts, rank, group.size).stop for rank in range(group.size)]
+        target = torch.bucketize(flat_ids, torch.tensor(ends, device=flat_ids.device), right=True)
+        order = target.argsort(stable=True)
+        counts = torch.bincount(target, minlength=group.size).tolist()
+        arrived, arrived_counts = group.exchange(x_SC[order // K], counts)
+        ids, _ = group.exchange(flat_ids[order, None], counts)
+        if len(ids):
+            arrived = self.experts(arrived, ids - self._own_experts.start, torch.ones_like(ids, dtype=torch.float32))
+        returned, _ = group.exchange(arrived, arrived_counts)
+        outputs_SKC = torch.empty_like(returned).index_copy_(0, order, returned).view(S, K, -1)
+        return (outputs_SKC * weights_SK[..., None]).sum(1).to(x_SC.dtype)
+
+    @property
+    def _own_experts(self) -> range:
+        return part(self.num_experts, self.parallel.ranks.rank, self.parallel.ranks.size)

@@ -51,3 +51,32 @@ def quantize(matrix_OI: Tensor) -> tuple[Tensor, Tensor]:
     factors = torch.exp2(BIAS - scale.to(torch.float64))
     scaled = (grouped.to(torch.float64) * factors[..., None]).to(torch.float32)
     return scaled.to(torch.float8_e4m3fn).view(rows, columns), scale.to(torch.uint8)
+
+
+_E2M1_BORDERS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+"""Between neighbouring magnitudes of e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6."""
+_E2M1_LARGEST, _LARGEST_SCALE = 6.0, 128
+"""Scales end at 2 ** 1, on which kernels rely (m3_kernels.moe_experts)."""
+
+
+def quantize_4bit(matrix_OI: Tensor) -> tuple[Tensor, Tensor]:
+    """The MXFP4 pair nearest to a matrix under the smallest scale that clips nothing.
+
+    Returns: (numbers uint8 [O, I / 2], scales uint8 [O, I / 32]). The earlier of two inputs is the low half of a byte:
+    a sign, two bits of exponent, one of mantissa.
+    Errors: ValueError if the inputs are not a multiple of 32, or a number is not finite or beyond 12.
+    """
+    rows, columns = matrix_OI.shape
+    if columns % GROUP:
+        raise ValueError(f"MXFP4 needs inputs in groups of {GROUP}, got {columns}")
+    grouped = matrix_OI.to(torch.float32).view(rows, columns // GROUP, GROUP)
+    largest = grouped.abs().amax(-1)
+    if not bool((largest <= 2 * _E2M1_LARGEST).all()):
+        raise ValueError(f"MXFP4 holds finite numbers up to {2 * _E2M1_LARGEST}, got {float(largest.max())}")
+    mantissa, exponent = torch.frexp(largest.clamp(min=torch.finfo(torch.float32).tiny).double() / _E2M1_LARGEST)
+    scale = (torch.where(mantissa == 0.5, exponent - 1, exponent) + BIAS).clamp(0, _LARGEST_SCALE)
+    scaled = grouped * torch.exp2(BIAS - scale.double()).float()[..., None]
+    borders = torch.tensor(_E2M1_BORDERS, device=scaled.device)
+    codes = torch.bucketize(scaled.abs(), borders).to(torch.uint8) | (torch.signbit(scaled).to(torch.uint8) << 3)
+    pairs = codes.view(rows, columns // 2, 2)
+    return pairs[..., 0] | (pairs[..., 1] << 4), scale.to(torch.uint8)

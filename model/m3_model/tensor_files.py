@@ -104,17 +104,24 @@ class TensorReader:
         self._handles: dict[Path, Any] = {}
         self._mapped = 0
 
-    def view(self, name: str) -> Tensor:
-        """The tensor as it is stored, on the file's pages: use it, then let it go."""
+    def view(self, name: str, rows: range | None = None, columns: range | None = None) -> Tensor:
+        """The tensor as it is stored, on the file's pages: use it, then let it go.
+
+        With `rows` or `columns` only these of it, and only their pages are read when they are used.
+        """
         entry = self._entries[name]
-        if self._mapped + entry.nbytes > self._limit:
+        shares = [len(part) / max(size, 1) for part, size in zip((rows, columns), entry.shape, strict=False) if part]
+        num_bytes = int(entry.nbytes * prod(shares))
+        if self._mapped + num_bytes > self._limit:
             self.close()
-        self._mapped += entry.nbytes
+        self._mapped += num_bytes
         if entry.file not in self._handles:
             # Headers are long and a release has thousands of tensors, so a file is not opened for each of them.
             self._handles[entry.file] = safe_open(entry.file, "pt")
         tensor: Tensor = self._handles[entry.file].get_tensor(name)
-        return tensor
+        if rows is not None:
+            tensor = tensor[rows.start : rows.stop]
+        return tensor if columns is None else tensor[:, columns.start : columns.stop]
 
     def close(self) -> None:
         self._handles.clear()

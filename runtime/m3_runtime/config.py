@@ -53,6 +53,22 @@ class DiskConfig:
     """Size of the folder, about; the least recently used pages go first. 0 keeps nothing."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RanksConfig:
+    """Over how many processes a model is spread, with a device each; see m3_runtime.parallel."""
+
+    size: int
+    """This process included; 1 is one GPU."""
+    on_cpu: bool = False
+    """For trials without GPUs: the processes share the CPU."""
+    by_torchrun: bool = False
+    """Whether the others were started already."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"{self.size} GPUs are no place for a model; give 1 or more")
+
+
 def pages_for(num_tokens: int) -> int:
     """Pages that hold `num_tokens` tokens."""
     return -(-num_tokens // PAGE_TOKENS)

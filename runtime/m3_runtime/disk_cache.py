@@ -60,14 +60,21 @@ class DiskCache:
 
         Calling the result waits, and tells how many pages are there before the first that is missing or damaged.
         """
-        present = list(itertools.takewhile(self.has, names))
-        if present and self._readers is None:
+        pages = list(zip(itertools.takewhile(self.has, names), targets, strict=False))
+        if not pages:
+            return lambda: 0
+        if self._readers is None:
             self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="m3-page-reader")
-        readers = self._readers
-        coming = [readers.submit(self._read, *pair) for pair in zip(present, targets, strict=False)] if readers else []
+
+        def read_share(first: int) -> list[bool]:
+            return [self._read(name, target) for name, target in pages[first::_READERS]]
+
+        shares = [self._readers.submit(read_share, i) for i in range(min(_READERS, len(pages)))]
 
         def wait() -> int:
-            good = [page.result() for page in coming]  # all of them: the targets are in use until then
+            good = [False] * len(pages)
+            for i, share in enumerate(shares):  # all of them: the targets are in use until then
+                good[i::_READERS] = share.result()
             return (*good, False).index(False)
 
         return wait
@@ -76,6 +83,11 @@ class DiskCache:
         """Write a page in the background; `used_ns` as in `used`."""
         self._start()
         self._jobs.put(functools.partial(self._write, name, content, used_ns))
+
+    def remove(self, name: bytes) -> None:
+        """Forget a page."""
+        with contextlib.suppress(OSError):  # not there, or not ours to change
+            (self._mine / (name.hex() + SUFFIX)).unlink()
 
     def used(self, times_ns: dict[bytes, int]) -> None:
         """Tell when pages were used last, in nanoseconds since 1970: those of the earliest times are removed first."""
@@ -133,8 +145,7 @@ class DiskCache:
             return read_page_file(self._mine, name, target)
         except BadPage as problem:
             self._tell("bad", f"a kept page in {self._mine} was ignored and is computed again: {problem}")
-            with contextlib.suppress(OSError):
-                (self._mine / (name.hex() + SUFFIX)).unlink()
+            self.remove(name)
         except OSError as error:
             self._tell("read", f"kept pages in {self._mine} cannot be read: {error.strerror}")
         return False

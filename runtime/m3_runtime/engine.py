@@ -42,10 +42,18 @@ class Engine:
     """Runs any number of sequences on one decoder and one cache.
 
     With one sequence at a time, the same request and seed give the same tokens. With a disk cache, prefixes are kept
-    beyond this process. Raises ValueError if the cache is smaller than one full context.
+    beyond this process. `runner` takes the steps instead of a plain one, for instance on several ranks.
+    Raises ValueError if the cache is smaller than one full context.
     """
 
-    def __init__(self, decoder: Decoder, cache: KVCache, config: EngineConfig, disk: DiskCache | None = None):
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        config: EngineConfig,
+        disk: DiskCache | None = None,
+        runner: Runner | None = None,
+    ):
         if pages_for(config.max_context) > config.num_pages or config.num_pages > cache.num_pages:
             raise ValueError(
                 f"a context of {config.max_context} tokens needs {pages_for(config.max_context)} pages; the engine has "
@@ -54,8 +62,9 @@ class Engine:
         self.config = config
         self.pool = PagePool(cache, config.num_pages)
         self.prefix_cache = PrefixCache(self.pool, disk) if config.prefix_cache else None
-        graphs = DecodeGraphs.open(decoder, cache, config)
-        self.runner = Runner(decoder, cache, config.encoding_bytes, graphs)
+        if runner is None:
+            runner = Runner(decoder, cache, config.encoding_bytes, DecodeGraphs.open(decoder, cache, config))
+        self.runner = runner
         self._scheduler = Scheduler(config, self.pool, self.prefix_cache)
         self._sequences: dict[int, Sequence] = {}
         self._mailboxes: dict[int, deque[Output]] = {}

@@ -20,6 +20,7 @@ from m3_kernels.registry import reference_forced, triton_is_there
 from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
 from m3_model.inputs import ModelInputs
+from m3_model.moe import MoE, StackedExperts
 from m3_runtime.config import PAGE_TOKENS, SCRATCH_PAGES, EngineConfig, pages_for
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class DecodeGraphs:
             return None
         if reference_forced() or not triton_is_there():
             return None  # references read lengths and pages on the host
+        if any(
+            isinstance(layer.mlp, MoE) and not isinstance(layer.mlp.experts, StackedExperts) for layer in decoder.layers
+        ):
+            return None  # and experts that are elsewhere are looked up there
         return cls(decoder, cache, config, _CudaCapture(device))
 
     @property
@@ -103,22 +108,26 @@ class _Step:
         B, Q = size
         T, device = B * Q, cache.k_LPSGD.device
         self._size, self._first_scratch = size, (cache.num_pages - 1) * PAGE_TOKENS
-        self._rows_3T = torch.zeros(3, T, dtype=torch.int64, device=device)
-        """Token ids, positions and slots."""
+        self._numbers = torch.zeros(3 * T + 2 * B + 1, dtype=torch.int64, device=device)
+        """Token ids, positions and slots of all rows, and then what `_ends` holds: what a step changes, in one copy."""
+        self._on_host = torch.zeros_like(self._numbers, device="cpu", pin_memory=device.type == "cuda")
+        self._copied: torch.cuda.Event | None = None
+        """When the GPU has read what stands on the host."""
+        ids_T, positions_T, slots_T = self._numbers[: 3 * T].view(3, T)
         self._ends = torch.zeros(2 * B + 1, dtype=torch.int32, device=device)
         """Where the rows of each sequence begin, where all of them end, and the sequences' lengths."""
         self._page_table_BN = torch.full((B, num_pages), cache.num_pages - 1, dtype=torch.int32, device=device)
         self._tables: list[list[int]] = [[] for _ in range(B)]
         """What the page table holds."""
         self._inputs = ModelInputs(
-            token_ids_T=self._rows_3T[0],
-            slots_T=self._rows_3T[2],
+            token_ids_T=ids_T,
+            slots_T=slots_T,
             output_rows_R=torch.arange(T, device=device),
             attention=AttentionBatch(
                 query_starts=self._ends[: B + 1],
                 lengths_B=self._ends[B + 1 :],
                 page_table_BN=self._page_table_BN,
-                positions_T=self._rows_3T[1],
+                positions_T=positions_T,
                 page_size=PAGE_TOKENS,
                 query_counts=(Q,) * B,
                 lengths=(num_pages * PAGE_TOKENS,) * B,
@@ -126,7 +135,12 @@ class _Step:
             ),
         )
         self._fill([])
-        self._recording = capture(lambda: decoder(self._inputs, cache))
+
+        def step() -> Tensor:
+            self._ends.copy_(self._numbers[3 * T :])
+            return decoder(self._inputs, cache)
+
+        self._recording = capture(step)
 
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         self._fill(chunks)
@@ -166,8 +180,12 @@ class _Step:
                 self._set_pages(b, [scratch_page])
         ids += [0] * missing
         slots += range(self._first_scratch, self._first_scratch + missing)
-        self._rows_3T.copy_(torch.tensor([ids, positions, slots]))
-        self._ends.copy_(torch.tensor([*range(0, B * Q + 1, Q), *lengths], dtype=torch.int32))
+        if self._copied is not None:
+            self._copied.synchronize()
+        self._on_host.copy_(torch.tensor([*ids, *positions, *slots, *range(0, B * Q + 1, Q), *lengths]))
+        self._numbers.copy_(self._on_host, non_blocking=True)
+        if self._numbers.is_cuda:
+            self._copied = torch.cuda.current_stream(self._numbers.device).record_event()
 
     def _set_pages(self, b: int, pages: Sequence[int]) -> None:
         """Pages of a sequence rarely change: of those that stand there already, none is written again."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import m3_model
 from m3_model.cache import KVCache
+from m3_model.checkpoint import Checkpoint
 from m3_model.config import M3Config
 from m3_model.loading import load_decoder
+from m3_model.share import Share
 from m3_model.tokenizer import Tokenizer
 from m3_model.vision.config import VisionConfig
 from m3_model.vision.resize import ResizeRule, default_rule
@@ -16,11 +19,11 @@ from m3_runtime.chat.session import ChatEngine
 from m3_runtime.chat.syntax import IMAGE, IMAGE_END, IMAGE_START, VIDEO
 from m3_runtime.chat.template import ChatTemplate
 from m3_runtime.chat.viewer import Viewer
-from m3_runtime.config import PAGE_TOKENS, SCRATCH_PAGES, DiskConfig, EngineConfig, pages_for
+from m3_runtime.config import PAGE_TOKENS, SCRATCH_PAGES, DiskConfig, EngineConfig, RanksConfig, pages_for
 from m3_runtime.disk_cache import DiskCache
 from m3_runtime.engine import Engine
 from m3_runtime.fingerprint import fingerprint
-from m3_runtime.planner import DTYPES, Gpu, SingleDevicePlan
+from m3_runtime.planner import CHUNKS, DTYPES, Gpu, SingleDevicePlan
 
 _DEFAULT_CONTEXT = 16384
 _SPARE_PAGES = 256
@@ -43,13 +46,21 @@ def load_chat_engine(
     disk: DiskConfig | None = None,
     image_rule: ResizeRule | None = None,
     cuda_graphs: bool = True,
+    experts: str = "auto",
+    expert_bits: int = 16,
+    ranks: RanksConfig | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> ChatEngine:
     """Load a checkpoint folder, or the embedded model for "nano".
 
-    `device` is cpu, cuda, or auto for a GPU that the model fits on (m3_runtime.planner). `max_context` defaults to the
+    `device` is cpu, cuda, or auto for a GPU that the model fits on; `experts` auto, or cpu where it computes with them
+    beside a GPU; `expert_bits` 16, or 4 to round them (m3_runtime.planner). `max_context` defaults to the
     model's limit, at most 16384 tokens; `cache_tokens` to one context and some room for search and kept prefixes. With
     `disk`, prefixes are kept for later runs. `image_rule` says how large images are made (m3_model.vision.resize).
-    ValueError (m3_model's CheckpointError is one) if the folder is not a checkpoint.
+    With `ranks` the model is spread over GPUs in bfloat16, whatever `device` and `dtype` say, or over processes of the
+    CPU. `progress` is told how many layers are loaded, and of how many.
+    ValueError (m3_model's CheckpointError is one) if the folder is not a checkpoint, or cannot be split like that;
+    RuntimeError if a rank is lost.
     """
     is_nano = folder == "nano"
     path = nano_folder() if is_nano else Path(folder)
@@ -63,10 +74,26 @@ def load_chat_engine(
     template = ChatTemplate.from_folder(path)
     context = max_context or min(limit, _DEFAULT_CONTEXT)
     num_pages = max(pages_for(cache_tokens or 0), pages_for(context) + _SPARE_PAGES)
+    name = name or ("m3-nano" if is_nano else path.resolve().name)
+    if ranks is not None and (experts, expert_bits) != ("auto", 16):
+        raise ValueError("experts on the CPU or of 4 bits are for one device: leave them out, or --gpus")
+    if ranks is not None and ranks.size > 1:
+        engine, close = _spread(path, name, ranks, context, num_pages, len(tokenizer), disk, progress)
+        vision = engine.runner.decoder.vision
+        viewer = _viewer(vision.config, tokenizer, image_rule) if vision is not None else None
+        return ChatEngine(engine, tokenizer, template, name=name, viewer=viewer, on_close=close)
+    if ranks is not None:
+        device = "cpu" if ranks.on_cpu else "cuda"
     plan = SingleDevicePlan.choose(
-        file_config, wanted=device, dtype=dtype, cache_tokens=num_pages * PAGE_TOKENS, gpu=Gpu.find()
+        file_config,
+        wanted=device,
+        dtype=dtype,
+        cache_tokens=num_pages * PAGE_TOKENS,
+        gpu=Gpu.find(),
+        experts=experts,
+        expert_bits=expert_bits,
     )
-    decoder = load_decoder(path, dtype=DTYPES[plan.dtype], device=plan.device)
+    decoder = load_decoder(path, dtype=DTYPES[plan.dtype], device=plan.device, experts=plan.experts, progress=progress)
     cache = KVCache.zeros(decoder.config, num_pages + SCRATCH_PAGES, dtype=DTYPES[plan.dtype], device=plan.device)
     config = EngineConfig(
         num_pages=num_pages,
@@ -75,13 +102,12 @@ def load_chat_engine(
         prefill_chunk=plan.prefill_chunk,
         cuda_graphs=cuda_graphs,
     )
-    name = name or ("m3-nano" if is_nano else path.resolve().name)
     disk_cache = None
     if disk is not None and disk.max_bytes:
         disk_cache = DiskCache(
             disk.folder,
             name,
-            fingerprint(path, dtype=plan.dtype, device=plan.device),
+            fingerprint(path, dtype=f"{plan.dtype} {plan.experts}", device=plan.device),
             page_bytes=cache.bytes_per_page,
             max_bytes=disk.max_bytes,
         )
@@ -94,6 +120,47 @@ def load_chat_engine(
         viewer=_viewer(decoder.vision.config, tokenizer, image_rule) if decoder.vision is not None else None,
         plan=plan,
     )
+
+
+def _spread(
+    path: Path,
+    name: str,
+    config: RanksConfig,
+    context: int,
+    num_pages: int,
+    num_tokens: int,
+    disk: DiskConfig | None,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[Engine, Callable[[], None]]:
+    """An engine on several ranks, and what ends the other ones."""
+    from m3_runtime.parallel.launch import meet_torchrun
+    from m3_runtime.parallel.leader import lead
+    from m3_runtime.parallel.member import ModelSpec
+    from m3_runtime.parallel.ranks import Ranks
+
+    Share.of(Checkpoint.open(path).config, 0, config.size)  # what is wrong with the files is told before others start
+    device = "cpu" if config.on_cpu else "cuda"
+    ranks = Ranks.start(config.size, device=device, peers=meet_torchrun if config.by_torchrun else None)
+    try:
+        spec = ModelSpec(
+            folder=path.resolve(),
+            name=name,
+            dtype="float32" if config.on_cpu else "bfloat16",
+            num_pages=num_pages,
+            encoding_bytes=EngineConfig.encoding_bytes,
+            disk=disk,
+        )
+        led = lead(ranks, spec, progress)
+        settings = EngineConfig(
+            num_pages=num_pages,
+            max_context=context,
+            vocab_size=min(num_tokens, led.decoder.config.vocab_size),
+            prefill_chunk=CHUNKS[device],
+        )
+        return Engine(led.decoder, led.cache, settings, led.disk, runner=led.runner), ranks.close
+    except BaseException:
+        ranks.close()
+        raise
 
 
 def _viewer(config: VisionConfig, tokenizer: Tokenizer, rule: ResizeRule | None) -> Viewer:

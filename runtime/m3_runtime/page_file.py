@@ -16,7 +16,7 @@ import zlib
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from m3_runtime.visuals import TokenKey  # at run time it would load torch, which `m3 cache` does without
@@ -42,9 +42,12 @@ def first_name(fingerprint: bytes) -> bytes:
 
 def next_name(before: bytes, tokens: Sequence[TokenKey]) -> bytes:
     """The name of the page that holds `tokens`, behind the page called `before`."""
-    contents = [token for token in tokens if isinstance(token, bytes)]
-    ids = array("i", [token if isinstance(token, int) else -1 for token in tokens])
-    return hashlib.sha256(before + ids.tobytes() + b"".join(contents)).digest()
+    try:
+        ids, contents = array("i", cast("Sequence[int]", tokens)), b""
+    except TypeError:  # some of them are of images
+        ids = array("i", [token if isinstance(token, int) else -1 for token in tokens])
+        contents = b"".join(token for token in tokens if isinstance(token, bytes))
+    return hashlib.sha256(before + ids.tobytes() + contents).digest()
 
 
 def write_page_file(folder: Path, name: bytes, content: bytearray, *, used_ns: int) -> None:

@@ -108,9 +108,11 @@ class PrefixCache:
             node = child
         return path
 
-    def _add(self, parent: _Node, key: Key, page: int) -> _Node:
+    def _add(self, parent: _Node, key: Key, page: int, name: bytes = b"") -> _Node:
         self.pool.keep(page)
-        node = _Node(key, page, parent, next_name(parent.name, key) if self.disk is not None else b"")
+        if self.disk is not None and not name:
+            name = next_name(parent.name, key)
+        node = _Node(key, page, parent, name)
         parent.children[key] = node
         return node
 
@@ -127,7 +129,7 @@ class PrefixCache:
                 break  # not every page that only the tree holds can go: a later one may be in use
             self.pool.cache.write_pages(pages, content_NX[:count])
             for page in pages:
-                node = self._add(node, keys[len(path)], page)
+                node = self._add(node, keys[len(path)], page, names[len(path)])
                 node.on_disk = True
                 path.append(node)
             if count < len(content_NX):

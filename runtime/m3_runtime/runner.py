@@ -12,7 +12,7 @@ from m3_model.decoder import Decoder
 from m3_model.inputs import ModelInputs, VisualInputs
 from m3_runtime.config import PAGE_TOKENS
 from m3_runtime.graphs import DecodeGraphs
-from m3_runtime.visuals import Encodings, Visual
+from m3_runtime.visuals import Encodings, Visual, encoding_rank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,16 +63,27 @@ class Runner:
     def _visual_inputs(self, chunks: Sequence[Chunk]) -> VisualInputs | None:
         """Where the new tokens are parts of images and videos, and what stands there."""
         rows: list[int] = []
+        elsewhere: list[int] = []
         vectors: list[torch.Tensor] = []
         first_row = 0
+        group = self.decoder.parallel.ranks
         for chunk in chunks:
             end = chunk.start + len(chunk.token_ids)
             for visual in chunk.visuals:
                 for index, places in visual.between(chunk.start, end):
                     assert self.encodings is not None, "a text-only model was given an image"
-                    rows += range(first_row + places.start - chunk.start, first_row + places.stop - chunk.start)
+                    here = range(first_row + places.start - chunk.start, first_row + places.stop - chunk.start)
+                    if encoding_rank(visual, group.size) != group.rank:
+                        elsewhere += here
+                        continue
+                    rows += here
                     vectors.append(self.encodings.get(visual)[index : index + len(places)])
             first_row += len(chunk.token_ids)
-        if not rows:
+        if not rows and not elsewhere:
             return None
-        return VisualInputs(rows_N=torch.tensor(rows, device=self.device), vectors_NC=torch.cat(vectors))
+        nothing = torch.empty(0, self.decoder.config.hidden_size, device=self.device)
+        return VisualInputs(
+            rows_N=torch.tensor(rows, dtype=torch.int64, device=self.device),
+            vectors_NC=torch.cat(vectors) if vectors else nothing,
+            elsewhere_M=torch.tensor(elsewhere, device=self.device) if elsewhere else None,
+        )

@@ -46,6 +46,11 @@ def token_keys(token_ids: Sequence[int], visuals: Sequence[Visual]) -> list[Toke
     return keys
 
 
+def encoding_rank(visual: Visual, num_ranks: int) -> int:
+    """Which of several ranks encodes it: all have the image side, and each image is read by one of them."""
+    return int.from_bytes(visual.key[:4], "big") % num_ranks
+
+
 class Encodings:
     """The vectors of the visuals that were read last, about `max_bytes` of them, by content."""
 

@@ -48,6 +48,8 @@ def test_prompts_of_nano_are_kept_only_when_asked_for(tmp_path: Path) -> None:
         ('model = " "', "no model is chosen"),
         ('device = "tpu"', "auto, cpu or cuda"),
         ('cuda_graphs = "no"', "true or false"),
+        ('experts = "gpu"', "auto or cpu"),
+        ("expert_bits = 8", "16 or 4"),
     ],
 )
 def test_a_bad_config_file_is_one_line_that_says_what_to_mend(tmp_path: Path, text: str, problem: str) -> None:

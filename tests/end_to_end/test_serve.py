@@ -127,6 +127,37 @@ def test_openai_s_client_reads_a_call_whole_and_from_a_stream(client: openai.Ope
     assert client.chat.completions.create(**{**CALL, "messages": history}, seed=1).choices[0].message
 
 
+SIZES = {
+    "type": "object",
+    "properties": {"size": {"enum": ["small", "large"]}, "count": {"type": "integer", "minimum": 1, "maximum": 99}},
+    "required": ["size", "count"],
+    "additionalProperties": False,
+}
+
+
+def test_openai_s_client_gets_json_that_follows_its_schema(client: openai.OpenAI) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "sizes", "schema": SIZES, "strict": True}}
+    body = {**ASK, "max_tokens": 40, "response_format": form, "extra_body": THINKING_OFF}
+    for seed in range(3):
+        text = client.chat.completions.create(**body, seed=seed).choices[0].message.content
+        found = json.loads(text or "")
+        assert set(found) == {"size", "count"}
+        assert found["size"] in ("small", "large")
+        assert 1 <= found["count"] <= 99
+    stream = client.chat.completions.create(**body, seed=2, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices) == text
+    thought = client.chat.completions.create(**{**body, "extra_body": None}, seed=1).choices[0]
+    assert thought.finish_reason == "length" or json.loads(thought.message.content or "")
+
+
+def test_openai_s_client_gets_an_object_of_any_form(client: openai.OpenAI) -> None:
+    body = {**ASK, "max_tokens": 30, "response_format": {"type": "json_object"}, "extra_body": THINKING_OFF}
+    choices = [client.chat.completions.create(**body, seed=seed).choices[0] for seed in range(4)]
+    assert all((choice.message.content or "").startswith("{") for choice in choices)
+    whole = [choice.message.content or "" for choice in choices if choice.finish_reason == "stop"]
+    assert all(isinstance(json.loads(text), dict) for text in whole)
+
+
 def test_reasoning_comes_apart_from_the_text(client: openai.OpenAI) -> None:
     body = {"chat_template_kwargs": {"thinking_mode": "enabled"}}
     message = client.chat.completions.create(**ASK, seed=1, extra_body=body).choices[0].message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
 from m3_model.inputs import ModelInputs
 from m3_model.loading import load_decoder
+from m3_model.offload import ExpertPlacement
 from m3_model.random_checkpoint import tiny_config, tiny_vision_config, write_random_checkpoint
 from m3_model.tokenizer import Tokenizer
 from m3_runtime.chat.session import ChatEngine
@@ -82,6 +84,20 @@ def test_the_engine_says_the_same_on_a_gpu_with_graphs_and_without(count: int) -
     assert answers(graphed, prompts) == expected
     assert graphed.runner.graphs is not None
     assert graphed.runner.graphs.sizes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("where", "bits"), [("streamed", 16), ("streamed", 4), ("cpu", 16)])
+def test_experts_elsewhere_give_the_same_logits(
+    where: Literal["streamed", "cpu"], bits: Literal[16, 4], tmp_path: Path
+) -> None:
+    config = tiny_config(num_experts=8)
+    write_random_checkpoint(tmp_path, config, dtype=torch.float32)
+    ids = torch.randint(config.vocab_size, (600,), generator=torch.Generator().manual_seed(1)).tolist()
+    beside = load_decoder(tmp_path, device="cuda", experts=ExpertPlacement(bits=bits))
+    elsewhere = load_decoder(tmp_path, device="cuda", experts=ExpertPlacement(where=where, bits=bits, slots=3))
+    expected, got = (greedy(decoder, ids, 8, "cuda")[1] for decoder in (beside, elsewhere))
+    torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.gpu

@@ -122,6 +122,9 @@ def enough(tree: Tree, share: float) -> None:
 
 def run_cases(tree: Tree, share: float, body: Callable[..., None], **strategies: st.SearchStrategy[Any]) -> None:
     many(given(**strategies)(body))()
+    count = tree.made + tree.refused
+    print(f"\n{count:,} cases, {tree.made:,} edits made")
+    assert count >= CASES
     enough(tree, share)
 
 

@@ -18,8 +18,10 @@ from typing import Any
 
 import pytest
 
+from m3_tools import atomic
 from m3_tools.atomic import give_name, new_file, write_atomic
-from m3_tools.base import Tool, ToolContext, ToolResult, call_tool
+from m3_tools.base import Tool, ToolContext, ToolError, ToolResult, call_tool
+from m3_tools.change import apply_change
 from m3_tools.edit import EditTool
 from m3_tools.edit_line import EditLineTool
 from m3_tools.read import ReadTool
@@ -203,6 +205,83 @@ def test_a_folder_that_may_not_be_written(name: str) -> None:
         child = in_child(lambda: check_refused(root, name, os.strerror(errno.EACCES), before=become_nobody))
         assert exit_code(child) == 0
         root.chmod(0o755)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk that need not be waited for, where there is one."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path) as folder:
+        yield Path(folder)
+
+
+class Faulty:
+    """A layer over the system: call number `at` of those that reach the disk fails with EIO, or does not return."""
+
+    CALLS = frozenset(
+        {"open", "write", "fsync", "link", "replace", "ftruncate", "posix_fallocate", "fchmod", "fchown", "close",
+         "setxattr", "unlink", "lseek"}
+    )  # fmt: skip
+
+    def __init__(self, at: int, way: str):
+        self.count, self._at, self._way = 0, at, way
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        return (lambda *args, **options: self._call(name, real, args, options)) if name in self.CALLS else real
+
+    def _call(self, name: str, real: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        self.count += 1
+        if self.count != self._at:
+            return real(*args, **options)
+        if self._way == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name == "write":  # a disk that breaks has taken a part
+            real(args[0], args[1][: len(args[1]) // 2])
+        if self._way == "interrupt":
+            raise KeyboardInterrupt
+        if name == "close":
+            real(*args)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("target", ["f", "new", "linked"])
+@pytest.mark.parametrize("way", ["EIO", "interrupt", "kill"])
+def test_a_fault_at_any_call_leaves_the_old_or_the_new_content(memory: Path, target: str, way: str) -> None:
+    """Every call of a write in turn. Only a kill amid the rewriting of a file with several names may tear it."""
+
+    def body(at: int) -> None:
+        layer = Faulty(at, way)
+        atomic.os = layer  # type: ignore[attr-defined]  # in a child of its own, which ends with this
+        with contextlib.suppress(OSError, KeyboardInterrupt):
+            write_atomic(root / target, BIG.encode())
+        os._exit(3 if layer.count < at else 0)
+
+    for at in range(1, 60):
+        root = memory / str(at)
+        root.mkdir()
+        for name in ("f", "linked"):
+            (root / name).write_text(OLD)
+        os.link(root / "linked", root / "second")
+        code = exit_code(in_child(lambda at=at: body(at)))  # type: ignore[misc]
+        found = (root / target).read_text() if (root / target).exists() else None
+        if not (way == "kill" and target == "linked"):
+            assert found in (None if target == "new" else OLD, BIG), (at, len(found or ""))
+        assert (root / "linked").stat().st_nlink == 2
+        write_atomic(root / "f", b"after")
+        assert {"f", "linked", "second"} <= set(os.listdir(root)) <= {"f", "linked", "second", target}, "a stray file"
+        if code == 3:
+            break
+    assert code == 3, "there were more calls"
+    assert at > 5
+
+
+def test_what_somebody_saves_meanwhile_is_not_lost(tmp_path: Path) -> None:
+    context, path = context_of(tmp_path), (tmp_path / "f").resolve()
+    path.write_text("theirs\n")
+    for before in (b"old\n", None):
+        with pytest.raises(ToolError, match="just now; nothing was written"):
+            apply_change(context, path, "f", before, b"ours\n", "done")
+    assert path.read_text() == "theirs\n"
 
 
 def test_long_output_on_a_full_disk_loses_its_file_and_not_the_command(small_disk: Path, tmp_path: Path) -> None:

@@ -126,8 +126,9 @@ def _remove_unless_locked(path: Path) -> None:
 
 
 def _write_in_place(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
+        old = _read_all(descriptor)
         old_size = os.fstat(descriptor).st_size
         if len(data) > old_size and hasattr(os, "posix_fallocate"):
             try:  # a full disk shows here, before a byte has changed
@@ -135,11 +136,26 @@ def _write_in_place(path: Path, data: bytes) -> None:
             except OSError:
                 os.ftruncate(descriptor, old_size)
                 raise
-        _write_all(descriptor, data)
-        os.ftruncate(descriptor, len(data))
-        os.fsync(descriptor)
+        try:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            _write_all(descriptor, data)
+            os.ftruncate(descriptor, len(data))
+            os.fsync(descriptor)
+        except BaseException:  # an interrupt, too; the old bytes are put back as far as the disk lets us
+            with contextlib.suppress(OSError):
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                _write_all(descriptor, old)
+                os.ftruncate(descriptor, old_size)
+            raise
     finally:
         os.close(descriptor)
+
+
+def _read_all(descriptor: int) -> bytes:
+    pieces = []
+    while piece := os.read(descriptor, 1 << 20):
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -151,8 +167,11 @@ def _write_all(descriptor: int, data: bytes) -> None:
 def _copy_metadata(path: Path, old: os.stat_result, descriptor: int) -> None:
     new = os.fstat(descriptor)
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
-        with contextlib.suppress(PermissionError):
+        try:
             os.fchown(descriptor, old.st_uid, old.st_gid)
+        except PermissionError:  # somebody else's file: its group at least, if it is one of ours
+            with contextlib.suppress(PermissionError):
+                os.fchown(descriptor, -1, old.st_gid)
     if hasattr(os, "listxattr"):
         with contextlib.suppress(OSError):
             for attribute in os.listxattr(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from m3_tools.ripgrep import by_folder, names_below
 
 MAX_FILES = 1000
 MAX_ALTERNATIVES = 100
+MAX_LEFT_OUT = 500
 _PLAIN_NAME = re.compile(r"[\w*?-]+(?:\.[\w*?-]+)+")
 """A name with a suffix, which ripgrep and .gitignore read alike."""
 
@@ -43,16 +45,33 @@ class GlobTool(Tool[GlobArgs]):
         # What ripgrep leaves out need not come here. Files of that name go before folders of that name.
         name_glob = posixpath.basename(args.pattern.strip())
         names: list[str] = []
+        others = _other_folders(context.root, args.pattern) if folder == context.root else []
         if _PLAIN_NAME.fullmatch(name_glob):
-            names = await _matching(context, folder, matches, args, [f"--type-add=wanted:{name_glob}", "--type=wanted"])
+            wanted = [f"--type-add=wanted:{name_glob}", "--type=wanted"]
+            names = await _matching(context, folder, matches, args, [*wanted, *others])
         if not names:
-            names = await _matching(context, folder, matches, args, [])
+            names = await _matching(context, folder, matches, args, others)
         if not names:
             hint = "" if args.include_ignored else " (ignored files were not looked at)"
             return ToolResult(text=f"No file in {printable(args.path)} matches {printable(args.pattern)}{hint}.")
         more = [f"({len(names) - MAX_FILES:,} more files)"] if len(names) > MAX_FILES else []
-        text = "\n".join([*map(printable, heapq.nsmallest(MAX_FILES, names, by_folder)), *more])
+        text = "\n".join([*map(printable, _first(names)), *more])
         return ToolResult(text=text, display=(TextBlock(text=text, title=f"{len(names)} files"),))
+
+
+def _first(names: Sequence[str]) -> list[str]:
+    """The names that are listed, in their order."""
+    return [key.replace("\0", "/") for key in heapq.nsmallest(MAX_FILES, map(by_folder, names))]
+
+
+def _other_folders(root: Path, pattern: str) -> list[str]:
+    """Options that keep ripgrep out of the folders beside the one that the pattern begins with, if it names one."""
+    first, slash, rest = pattern.strip().removeprefix("./").removeprefix("/").partition("/")
+    if not slash or not rest or not re.fullmatch(r"[\w.-]+", first) or first == "..":
+        return []
+    with os.scandir(root) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name != first]
+    return [f"--glob=!/{name}/" for name in names if re.fullmatch(r"[\w.-]+", name)][:MAX_LEFT_OUT]
 
 
 async def _matching(
@@ -61,7 +80,7 @@ async def _matching(
     fits = _fitting(matches)
     names = await names_below(context, folder, options, include_ignored=args.include_ignored)
     if folder == context.root:
-        return [name for name in names if fits(name)]
+        return list(filter(fits, names))
     base = folder.relative_to(context.root).as_posix() + "/"
     return [name for name in names if fits(name.removeprefix(base))]
 

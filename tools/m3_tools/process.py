@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import fcntl
 import os
 import secrets
 import signal
@@ -30,6 +31,7 @@ TOKEN = "M3_PROCESS_TOKEN"
 """The variable by which a command's descendants are known."""
 _DRAIN_S = 0.2
 _TERM_GRACE_S = 1.0
+_PIPE_BYTES = 1 << 20
 _KILL_ROUNDS = 50
 _EDITORS = ("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "HGEDITOR", "SVN_EDITOR")
 _QUIET = {
@@ -133,6 +135,9 @@ async def run_process(
     token = secrets.token_hex(16)
     output = Output(spill_dir, head_bytes, tail_bytes, on_output, line_chars=line_chars)
     read_end, write_end = os.pipe()
+    if hasattr(fcntl, "F_SETPIPE_SZ"):  # a program that prints much need not wait for us so often
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(read_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     started = time.monotonic()
     try:
         process = await asyncio.create_subprocess_exec(

@@ -22,6 +22,10 @@ class BadTools(ValueError):
     """The tools' schemas cannot be used."""
 
 
+class BadReplyFormat(ValueError):
+    """The schema that an answer is to follow cannot be used."""
+
+
 class GrammarMatcher:
     """A sequence's place in a grammar; implements m3_runtime.request.Matcher."""
 
@@ -73,13 +77,15 @@ class GrammarCompiler:
         fixed_arguments: Mapping[str, Sequence[str]] | None = None,
         single: bool = False,
         may_think: bool = True,
+        reply_schema: Mapping[str, Any] | None = None,
     ) -> GrammarMatcher:
         """The start state of an answer's grammar.
 
         `tools` are OpenAI-style; `thinking` is the mode that the prompt ends with. `tool_choice` "" leaves open whether
         there is a call, "required" demands one, a name demands that tool, whose parameters in `fixed_arguments` take
         only the given values. `single` allows one call only; without `may_think` adaptive means no reasoning.
-        ValueError for an unknown tool or parameter, BadTools for schemas that make no grammar.
+        With `reply_schema` an answer without a call is JSON that follows it.
+        ValueError for an unknown tool or parameter; BadTools or BadReplyFormat for schemas that make no grammar.
         """
         text = self._lark.answer(
             tools,
@@ -88,11 +94,15 @@ class GrammarCompiler:
             fixed_arguments=fixed_arguments or {},
             single=single,
             may_think=may_think,
+            reply_schema=reply_schema,
         )
         if text not in self._compiled:
             matcher = llguidance.LLMatcher(self._inner, llguidance.LLMatcher.grammar_from_lark(text), log_level=0)
             if matcher.is_error():
-                raise BadTools(f"the tools' schemas make no grammar: {matcher.get_error().splitlines()[0]}")
+                problem = matcher.get_error().splitlines()[0]
+                if reply_schema is not None:
+                    raise BadReplyFormat(f"response_format makes no grammar: {problem}")
+                raise BadTools(f"the tools' schemas make no grammar: {problem}")
             if len(self._compiled) >= 64:
                 self._compiled.pop(next(iter(self._compiled)))
             self._compiled[text] = matcher

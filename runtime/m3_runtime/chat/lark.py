@@ -18,6 +18,9 @@ NUMBER: /-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?/
 """
 
 
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
 class LarkBuilder:
     """Writes grammars over one vocabulary. `marks` maps a literal that is one token to its id."""
 
@@ -34,6 +37,7 @@ class LarkBuilder:
         fixed_arguments: Mapping[str, Sequence[str]],
         single: bool,
         may_think: bool,
+        reply_schema: Mapping[str, Any] | None = None,
     ) -> str:
         """The whole grammar; see GrammarCompiler.compile."""
         rules = _Rules(self, fixed_arguments)
@@ -59,7 +63,14 @@ class LarkBuilder:
             # Before a demanded call the mark must come; before text a model may forget it.
             "adaptive": f"{adaptive}{'' if forced else '?'} {text}",
         }[thinking]
-        body = opening + (block if forced else f"({block})?" if calls else "")
+        if reply_schema is not None and not forced:
+            # The text is JSON, or there is none and calls stand in its place. Spaces in JSON are bound, too: a model
+            # that is unsure of what comes next would write them without end.
+            opening = opening.removesuffix("TEXT ")
+            rules.lines.append(f"reply: %json {json.dumps({**reply_schema, 'x-guidance': _COMPACT})}")
+            body = opening + (f"(reply | {block})" if calls else "reply")
+        else:
+            body = opening + (block if forced else f"({block})?" if calls else "")
         return f"start: {body} <[{self._end}]>\n" + "\n".join(rules.lines) + _TERMINALS
 
     def literal(self, text: str) -> str:

@@ -19,6 +19,7 @@ class ChatOptions:
     alternative single calls, found by beam search, which neither samples nor uses a seed. `proposed` holds arguments of
     further calls of the named tool, which are scored beside them. The answer's text ends before the first of the `stop`
     texts; reasoning and calls may hold them. `parallel_calls` False allows one call at most.
+    `reply_schema` is a JSON schema: the answer's text, if it has any, is JSON that follows it.
     """
 
     max_tokens: int = 8192
@@ -33,6 +34,7 @@ class ChatOptions:
     proposed: Sequence[Mapping[str, Any]] = ()
     stop: Sequence[str] = ()
     parallel_calls: bool = True
+    reply_schema: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.sampling(())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +20,9 @@ from m3_runtime.chat.template import ChatTemplate, normalise
 from m3_runtime.chat.transcript import Prompt, Transcripts
 from m3_runtime.chat.turn import Answer
 from m3_runtime.chat.viewer import Shown, Viewer, place
-from m3_runtime.config import DiskConfig
+from m3_runtime.config import DiskConfig, RanksConfig
 from m3_runtime.engine import Engine
+from m3_runtime.parallel.errors import RankLost
 from m3_runtime.planner import SingleDevicePlan
 from m3_runtime.request import Output, PromptTooLong, Request
 from m3_runtime.request import PrefillProgress as TokensRead
@@ -77,6 +78,7 @@ class ChatEngine:
         is_nano: bool = False,
         viewer: Viewer | None = None,
         plan: SingleDevicePlan | None = None,
+        on_close: Callable[[], None] = lambda: None,
     ):
         end = tokenizer.token_id(END_OF_TURN)
         if end is None:
@@ -85,7 +87,7 @@ class ChatEngine:
         self.context_tokens = engine.config.max_context
         self.reads_images = viewer is not None
         self.plan = plan
-        self._viewer = viewer
+        self._viewer, self._on_close = viewer, on_close
         self._end = end
         self._encoder = PromptEncoder(template, tokenizer)
         self._transcripts = Transcripts(self._encoder)
@@ -104,6 +106,10 @@ class ChatEngine:
         disk: DiskConfig | None = None,
         image_rule: ResizeRule | None = None,
         cuda_graphs: bool = True,
+        experts: str = "auto",
+        expert_bits: int = 16,
+        ranks: RanksConfig | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> ChatEngine:
         """The model of a checkpoint folder, or of the package for "nano"; see m3_runtime.loading."""
         from m3_runtime.loading import load_chat_engine
@@ -118,11 +124,20 @@ class ChatEngine:
             disk=disk,
             image_rule=image_rule,
             cuda_graphs=cuda_graphs,
+            experts=experts,
+            expert_bits=expert_bits,
+            ranks=ranks,
+            progress=progress,
         )
 
     def close(self) -> None:
-        """Save computed prompts that are to be kept, for some seconds at most."""
-        self.engine.close()
+        """Save computed prompts that are to be kept, for some seconds at most, and end other processes of the model."""
+        try:
+            self.engine.close()
+        except RankLost:
+            pass  # told where it happened; there is nothing left to save
+        finally:
+            self._on_close()
 
     def stream(
         self,
@@ -283,7 +298,7 @@ class ChatEngine:
         )
 
     def _grammar(self, tools: Sequence[Mapping[str, Any]], options: ChatOptions) -> GrammarMatcher | None:
-        if not tools and options.tool_choice in ("", "none"):
+        if not tools and options.tool_choice in ("", "none") and options.reply_schema is None:
             return None
         if self._grammars is None:
             self._grammars = GrammarCompiler(self.tokenizer, self.engine.config.vocab_size, self._end)
@@ -297,6 +312,7 @@ class ChatEngine:
             or options.tool_choice not in ("", "none", "required"),
             # Beams are to differ in their calls; reasoning of their own would fill them instead.
             may_think=options.candidates == 1,
+            reply_schema=options.reply_schema,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from m3_runtime.chat.grammar import BadTools
+from m3_runtime.chat.grammar import BadReplyFormat, BadTools
 from m3_runtime.request import PromptTooLong
 
 _log = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ def for_client(error: Exception) -> RequestError:
         return error
     if isinstance(error, PromptTooLong):
         return RequestError(str(error), "messages", code="context_length_exceeded")
+    if isinstance(error, BadReplyFormat):
+        return RequestError(str(error), "response_format")
     if isinstance(error, BadTools):
         return RequestError(str(error), "tools")
     if isinstance(error, ValueError):

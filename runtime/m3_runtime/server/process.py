@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 
 from m3_runtime.chat.session import ChatEngine
 from m3_runtime.server.app import create_app
+from m3_runtime.server.worker import Worker
 
 _LAST_WORDS_S = 5.0
 """How long clients may take to read that their answer was ended."""
@@ -46,17 +47,26 @@ def run(
     """Serve on a bound socket until SIGTERM or Ctrl-C; `on_start` is called when clients can connect.
 
     After the signal nothing new is taken, answers that run have `grace_s` seconds, and what still runs then ends with
-    an error that its client can read. The signal is raised again at the end.
+    an error that its client can read. The signal is raised again at the end. RuntimeError when the model was lost.
     """
     server = _Server(create_app(chat, api_key=api_key), grace_s, on_start)
     server.run(sockets=[listening])
+    if server.worker.lost is not None:
+        raise server.worker.lost
 
 
 class _Server(uvicorn.Server):
     def __init__(self, app: Starlette, grace_s: float, on_start: Callable[[], None]):
         limit_s = int(grace_s + _LAST_WORDS_S)
         super().__init__(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=limit_s))
-        self._worker, self._grace_s, self._on_start = app.state.worker, grace_s, on_start
+        self.worker: Worker = app.state.worker
+        self.worker.on_lost = self._stop
+        self._grace_s, self._on_start = grace_s, on_start
+
+    def _stop(self) -> None:
+        """Called on the worker's thread; the loop looks at this ten times a second."""
+        self._grace_s = 0
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -69,4 +79,4 @@ class _Server(uvicorn.Server):
 
     async def _end_answers(self) -> None:
         await asyncio.sleep(self._grace_s)
-        await asyncio.to_thread(self._worker.stop)
+        await asyncio.to_thread(self.worker.stop)

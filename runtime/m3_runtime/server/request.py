@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
 from m3_runtime.chat.options import ChatOptions
@@ -26,7 +26,6 @@ MAX_ANSWERS = 128
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
-    "response_format": ({"type": "text"},),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "logit_bias": ({},),
@@ -40,6 +39,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 _EXPECTED = {
+    "response_format": "use {type: text}, {type: json_object} or {type: json_schema, json_schema: {schema: …}}",
     "stop": "use a text or a list of texts",
     "thinking": "use enabled, disabled or adaptive",
     "tool_choice": "use none, auto, required or {type: function, function: {name: …}}",
@@ -72,6 +72,28 @@ class _TemplateArguments(_Part):
     thinking_mode: str | None = None
 
 
+class _Schema(_Part):
+    name: str = ""
+    json_schema: dict[str, Any] = Field(alias="schema")
+
+
+class _ResponseFormat(_Part):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _Schema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> _ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema goes with the type json_schema")
+        return self
+
+    @property
+    def reply_schema(self) -> dict[str, Any] | None:
+        if self.json_schema is not None:
+            return self.json_schema.json_schema
+        return {"type": "object"} if self.type == "json_object" else None
+
+
 class _Body(_Part):
     messages: list[dict[str, Any]] = Field(min_length=1)
     model: str | None = None
@@ -86,6 +108,7 @@ class _Body(_Part):
     max_completion_tokens: int | None = Field(None, ge=1)
     n: int | None = Field(None, ge=1, le=MAX_ANSWERS)
     stop: str | list[str] | None = None
+    response_format: _ResponseFormat | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     thinking: str | _Thinking | None = None
@@ -168,6 +191,7 @@ def _options(body: _Body) -> ChatOptions:
         "fixed_arguments": body.fixed_arguments,
         "stop": [body.stop] if isinstance(body.stop, str) else body.stop,
         "parallel_calls": body.parallel_tool_calls,
+        "reply_schema": body.response_format.reply_schema if body.response_format is not None else None,
     }
     try:
         return ChatOptions(**{name: value for name, value in chosen.items() if value is not None})

@@ -7,10 +7,11 @@ import contextlib
 import dataclasses
 import queue
 import threading
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
 from m3_runtime.chat.events import ChatEvent, Finish
 from m3_runtime.chat.session import ChatEngine, Turn
+from m3_runtime.parallel.errors import RankLost
 from m3_runtime.request import Output, TokenOutput
 from m3_runtime.server.errors import Overloaded, Stopping
 from m3_runtime.server.request import ChatRequest
@@ -59,6 +60,10 @@ class Worker:
         self._running: dict[int, tuple[Job, int, Turn]] = {}
         self._searches: dict[Job, Generator[ChatEvent]] = {}
         self._stopping = False
+        self.lost: RankLost | None = None
+        """Why the model cannot answer any more."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called once when it is lost."""
         self._thread = threading.Thread(target=self._work, name="m3-engine", daemon=True)
 
     @property
@@ -92,6 +97,7 @@ class Worker:
                 outputs = self._chat.engine.step() if self._running else []
             except Exception as error:  # the edge of the thread: every job hears of it, the server lives on
                 self._end_all(error)
+                self._look_for_loss(error)
                 continue
             for output in outputs:
                 self._deliver(output)
@@ -162,10 +168,17 @@ class Worker:
         except Exception as error:  # the edge of the thread: this search fails, the others go on
             self._end_search(job)
             job.post(error)
+            self._look_for_loss(error)
             return
         job.post((0, event))
         if isinstance(event, Finish):
             self._end_search(job)
+
+    def _look_for_loss(self, error: Exception) -> None:
+        """A model that has lost a rank is of no use any more, nor is a server without a model."""
+        if isinstance(error, RankLost) and self.lost is None:
+            self.lost = error
+            self.on_lost()
 
     def _end_search(self, job: Job) -> None:
         """Closing the events gives back the pages of a search that has not ended by itself."""

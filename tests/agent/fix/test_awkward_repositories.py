@@ -270,7 +270,7 @@ CASES = [
     Case(name="CRLF", build=crlf),
     Case(name="spaces", build=spaces),
     Case(name="names that are not UTF-8", build=odd_names),
-    Case(name="50,000 files", build=many_files, marks=(pytest.mark.slow,)),
+    Case(name="50,000 files", build=many_files, limit_s=900, marks=(pytest.mark.slow, pytest.mark.timeout(1200))),
     Case(name="a missing package", build=missing_package, code=Exit.BROKEN_ENVIRONMENT,
          words="the tests cannot start: nowhere_to_be_found cannot be imported"),
     Case(name="an import of what the code lacks", build=a_name_that_the_code_lacks, code=Exit.NOT_FIXED,

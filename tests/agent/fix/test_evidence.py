@@ -146,7 +146,7 @@ def test_the_page_holds_no_markup_of_the_issue(tmp_path: Path) -> None:
     report = build_report(issue=issue, repo=tmp_path, model="nano", strategy="auto", budget=Budget())
     page = markdown_report(report, "not_fixed", "a\n\n# b")
     assert page.startswith("# \\# x \\<script\\> @\u2060ann \\[a\\](http://b) \\`c\\` \\| d\n")
-    assert "**not\\_fixed**: a \\# b" in page
+    assert "**not fixed**. a \\# b" in page
     assert str(tmp_path) not in page
     assert evidence_text(report) == ""
     assert RunEnded(exit_code=0, outcome="x", summary="", duration_s=0, report=report).report["not_verified"] == []

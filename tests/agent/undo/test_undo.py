@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from m3_tools.edit import EditTool
 from m3_tools.shell import ShellTool
 from m3agent.errors import M3Error
 from m3agent.undo import journal as journal_module
+from m3agent.undo import restore
 from m3agent.undo.journal import UndoJournal
 from tests.agent.conftest import git
 
@@ -224,6 +226,54 @@ def test_what_the_person_changed_since_is_never_overwritten(tmp_path: Path, chan
     with pytest.raises(M3Error, match="changed since"):
         journal.undo()
     assert files(root) == mine
+
+
+def test_an_undo_that_a_kill_broke_off_is_done_again(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    fill(root)
+    journal = UndoJournal(tmp_path / "state", root, warn=pytest.fail)
+    before = files(root)
+    run(journal, root, "echo new > a.txt; rm folder/b.txt; echo made > made")
+    (root / "a.txt").write_bytes(before["a.txt"][1])  # as far as it came
+    (root / "made").unlink()
+    assert journal.undo()
+    assert files(root) == before
+
+
+def test_an_undo_that_cannot_write_leaves_the_files_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    fill(root)
+    journal = UndoJournal(tmp_path / "state", root, warn=pytest.fail)
+    before = files(root)
+    run(journal, root, "echo new > a.txt; rm folder/b.txt; echo made > made")
+    after, write = files(root), restore._write
+
+    def full(path: Path, mode: int, content: bytes) -> None:
+        if path.name == "b.txt":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, mode, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restore, "_write", full)
+        with pytest.raises(M3Error, match=r"No space left on device.*the files are as they were"):
+            journal.undo()
+    assert files(root) == after
+    assert journal.undo()
+    assert files(root) == before
+
+
+def test_a_step_that_cannot_be_recorded_is_told_and_its_result_stands(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    fill(root)
+    told: list[str] = []
+    journal = UndoJournal(tmp_path / "state", root, warn=told.append)
+    run(journal, root, "echo 1 > a.txt")
+    (journal._folder / "steps.json").write_text("rubbish")
+    run(journal, root, "echo 2 > a.txt")
+    assert (root / "a.txt").read_text() == "2\n"
+    assert len(told) == 1
 
 
 def test_a_person_may_change_other_files_meanwhile(tmp_path: Path) -> None:

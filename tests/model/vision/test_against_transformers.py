@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
+from transformers.models.minimax_m3_vl.image_processing_minimax_m3_vl import MiniMaxM3VLImageProcessor
 
 from m3_model.cache import KVCache
 from m3_model.inputs import ModelInputs, VisualInputs
 from m3_model.vision.config import VisionConfig
+from m3_model.vision.images import read_image
 from m3_model.vision.patches import patchify, positions
+from m3_model.vision.resize import AreaRule
 from m3_model.vision.tower import Rotation
 
 TOLERANCE = 1e-4
@@ -46,6 +51,22 @@ def test_images_and_videos_of_many_sizes_agree(changes: dict[str, Any], make_vis
         torch.testing.assert_close(oracle.encoder(pixels), tokens, atol=TOLERANCE, rtol=0)
         if times <= oracle.vision.segment_size:
             torch.testing.assert_close(oracle.encoder.patch_states(pixels), states, atol=TOLERANCE, rtol=0)
+
+
+def test_the_bytes_of_an_image_become_the_same_tokens_all_the_way(
+    make_vision_oracle: Callable[..., Any], noise: Callable[..., Any]
+) -> None:
+    """Their processor and their tower, ours and ours; up to the most tokens that the area rule gives."""
+    oracle = make_vision_oracle(num_layers=1)
+    for height, width in ((28, 28), (40, 30), (13, 400), (100, 301), (300, 100), (640, 1131)):
+        image = Image.fromarray(noise(height, width, 3, seed=height))
+        theirs = MiniMaxM3VLImageProcessor()(images=[image], return_tensors="pt")
+        _, expected = oracle.features(theirs["pixel_values"], theirs["image_grid_thw"][0].tolist())
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        found = oracle.encoder(read_image(file.getvalue(), oracle.vision, AreaRule()))
+        assert len(found) == len(expected) <= 576
+        torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
 
 
 def test_the_tokens_tell_where_and_when_something_is(make_vision_oracle: Callable[..., Any]) -> None:

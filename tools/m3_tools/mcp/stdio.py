@@ -41,16 +41,20 @@ class Stdio:
         Errors: OSError when it cannot be started.
         """
         token = secrets.token_hex(16)
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            cwd=cwd,
-            env={**environment, TOKEN: token},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=MAX_MESSAGE_BYTES,
-            start_new_session=True,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                cwd=cwd,
+                env={**environment, TOKEN: token},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=MAX_MESSAGE_BYTES,
+                start_new_session=True,
+            )
+        except BaseException:  # cancelled while it was being started
+            kill_tree(-1, token)
+            raise
         received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         outgoing, to_send = anyio.create_memory_object_stream[SessionMessage](0)
         try:
