@@ -63,10 +63,11 @@ class Run:
         return others
 
     def end(self, others: list[psutil.Process]) -> tuple[int, str, str]:
-        """The exit code, stdout and stderr of a run whose other ranks must be gone in time."""
+        """The exit code, stdout and stderr of a run all of whose ranks must be gone in time."""
+        deadline_s = time.monotonic() + LIMIT_S
         _, alive = psutil.wait_procs(others, timeout=LIMIT_S)
         assert not alive
-        stdout, stderr = self.process.communicate(timeout=60)
+        stdout, stderr = self.process.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
         return self.process.returncode, stdout, stderr
 
     def last_event(self) -> str:
