@@ -27,7 +27,7 @@ from tests.tools.nasty.children import CHILDREN, IN_SANDBOX
 
 Call = Callable[..., ToolResult]
 WORKER = Path(__file__).parent / "nasty" / "worker.py"
-NUM_WORKERS = 6
+NUM_WORKERS = 3
 DEADLINE_S = 0.6
 MAX_BYTES = 200 * 10**6
 """Of the whole process that runs the commands, Python and the tools included."""
