@@ -48,14 +48,17 @@ def visible_text(text: str) -> tuple[str, list[str]]:
     """The text as a reader of the page sees it, and one line for each kind of thing that was taken out."""
     removed: dict[str, list[str]] = {}
     text = _without_invisible(text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff"), removed)
-    for _ in range(10):  # taking one out can make another of what stood around it
-        kept = _without_markup(text, removed)
-        if kept == text:
+    marks = 0
+    for _ in range(10):  # taking one out, or a mark apart, can make another of what stood around it
+        apart, found = _MODEL_MARK.subn(r"\g<0> ", text)
+        marks += found
+        kept = _without_markup(apart, removed)
+        if kept == text and not found:
             break
         text = kept
     else:  # built to go on for ever: then nothing of it is markup any more
-        text = _ANY_MARKUP.sub(r"\g<0> ", text)
-    text, marks = _MODEL_MARK.subn(r"\g<0> ", text)
+        text, found = _MODEL_MARK.subn(r"\g<0> ", _ANY_MARKUP.sub(r"\g<0> ", text))
+        marks += found
     notes = [f"hidden text was taken out of the issue: {len(v)} {what}(s): {_shown(v)}" for what, v in removed.items()]
     if marks:
         notes.append(f"marks of the model's own format were taken apart in the issue: {marks}")

@@ -62,7 +62,7 @@ def approver(show: Callable[[RenderableType], None], ask: Asked, allow: Callable
     async def approve(asked: Question) -> Answer:
         show(question(asked))
         while True:
-            word = await ask(RUN_IT, "")
+            word = (await ask(RUN_IT, "")).strip()
             show(marked("", "", Text(f"run it? {one_line(word)}", "quiet")))
             first, _, rest = word.partition(" ")
             if word.lower() in ("y", "yes"):

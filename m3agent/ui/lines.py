@@ -29,7 +29,7 @@ class Lines(Face):
             text = line.rstrip("\n")
             if self._answer is not None and not self._answer.done():
                 if text.strip():
-                    self._answer.set_result(text.strip())
+                    self._answer.set_result(text)
             elif text.strip():
                 self._listener.submit(text)
             elif not self._listener.working:

@@ -201,7 +201,7 @@ class Screen(Face):
         text = self.pastes.expand(self.draft.text)
         if self.answer is not None:
             if text.strip() and not self.answer.done():
-                self.answer.set_result(text.strip())
+                self.answer.set_result(text)  # as it is: it may be code
             return
         if text.strip() and len(text) <= MAX_SAVED_CHARACTERS:
             self.draft.history.append_string(text)

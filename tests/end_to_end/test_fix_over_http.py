@@ -16,7 +16,7 @@ import uvicorn
 
 from m3_runtime.chat.session import ChatEngine
 from m3_runtime.server import create_app
-from m3agent.events import Event, RunEnded, RunStarted, event_to_json
+from m3agent.events import Event, FixAsked, RunEnded, RunStarted, event_to_json
 from m3agent.fix.flow import Fix, FixRequest
 from m3agent.fix.intake import load_issue
 from m3agent.settings import load_settings
@@ -70,6 +70,8 @@ def comparable(events: list[Event]) -> list[Any]:
         match event:
             case RunStarted():
                 event = dataclasses.replace(event, model="")
+            case FixAsked(choices=choices):
+                event = dataclasses.replace(event, choices={**choices, "model": ""})
             case RunEnded(report=report):
                 # The summary is the report as text, the place of the patch included.
                 event = dataclasses.replace(event, summary="", report={**report, "delivery": list(report["delivery"])})

@@ -11,6 +11,7 @@ import torch
 from m3_kernels.moe_experts.reference import unpacked_e2m1
 from m3_model import offload
 from m3_model.decoder import Decoder
+from m3_model.group import ALONE
 from m3_model.loading import load_decoder
 from m3_model.moe import MoE, StackedExperts
 from m3_model.offload import ExpertPlacement, StreamedExperts
@@ -79,10 +80,10 @@ def test_what_the_next_layer_will_need_is_there_before_it_asks(folder: Path) -> 
     first, second = moes(decoder)
     assert isinstance(second.experts, StreamedExperts)
     x_TC = torch.randn(1, CONFIG.hidden_size, generator=torch.Generator().manual_seed(4))
-    first(x_TC)
+    first(x_TC, ALONE.rows(1))
     fetched = second.experts.num_copied
     assert fetched == CONFIG.experts_per_token
-    second(x_TC)  # the same hidden state, so the guess was right
+    second(x_TC, ALONE.rows(1))  # the same hidden state, so the guess was right
     assert second.experts.num_copied == fetched
 
 

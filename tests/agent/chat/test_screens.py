@@ -35,7 +35,7 @@ def test_the_main_views_look_as_they_were_looked_at(talk: Talk, repo: Path, widt
     walk(terminal, shot)
     for name, (rows, kept) in differing.items():
         assert rows == kept, name
-    assert "return a + b" in (repo / "sums.py").read_text()
+    assert (repo / "sums.py").read_text() == "def add(a, b):\n    return a + b\n", "as the person wrote it"
     told = [m["content"] for m in server.requests[2]["messages"] if m["role"] == "tool"]
     assert told[-1].startswith("The person changed this call before it ran")
     assert "Traceback" not in terminal.raw

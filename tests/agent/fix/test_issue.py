@@ -7,7 +7,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from m3agent.errors import M3Error
@@ -152,6 +152,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.text() | st.lists(PIECES, max_size=30).map("".join))
+@example("![](]<])")
 def test_no_invisible_character_remains_and_nothing_is_taken_twice(text: str) -> None:
     kept, _ = visible_text(text)
     assert all(unicodedata.category(c) not in ("Cf", "Cc", "Cs", "Co", "Cn") or c in "\n\t" for c in kept)
