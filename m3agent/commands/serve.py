@@ -74,7 +74,7 @@ def command(
 
     def announce() -> None:
         print(f"m3: {engine.name} answers at {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
-        if engine.plan is not None:
+        if engine.plan is not None and engine.plan.was_a_choice:
             print(f"m3: {engine.plan.sentence}", file=sys.stderr, flush=True)
 
     try:
