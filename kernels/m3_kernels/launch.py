@@ -1,9 +1,13 @@
 """What every kernel's wrapper checks and sets before a launch."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+
+new_stream: Callable[[torch.device], torch.cuda.Stream] = torch.cuda.Stream
+"""Makes a stream of a device. torch has no types for it, so they stand here once."""
 
 
 def check_same_device(**tensors: Tensor) -> None:

@@ -60,7 +60,7 @@ class Chat:
         self.settings, self.model, self.out, self.work, self.repo = settings, model, out, work, repo
         self.mode: Mode = mode
         self.rules = list(settings.rules)
-        """The person's rules, and those that they gave for this session."""
+        """The person's rules, and those that they gave in this chat."""
         self.face = Face()
         self.requests = list(requests)
         """What the person asked for so far, oldest first."""

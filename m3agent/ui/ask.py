@@ -40,7 +40,7 @@ def question(asked: Question) -> RenderableType:
             parts.append(Padding(Text(text, style), (0, 0, 0, 6), expand=False))
     parts.append(Padding(Text(one_line(asked.rule), "quiet"), (0, 0, 0, 4), expand=False))
     if lasting := _lasting(asked):
-        parts.append(Padding(Text(f"a would {_told(lasting)}, for this session", "quiet"), (0, 0, 0, 4), expand=False))
+        parts.append(Padding(Text(f"a would {_told(lasting)}, in this chat", "quiet"), (0, 0, 0, 4), expand=False))
     return Group(*parts)
 
 
@@ -57,7 +57,7 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def approver(show: Callable[[RenderableType], None], ask: Asked, allow: Callable[[Rule], None]) -> Approver:
-    """An approver that asks until it has an answer. `allow` keeps a rule for the rest of the session."""
+    """An approver that asks until it has an answer. `allow` keeps a rule for the rest of the chat."""
 
     async def approve(asked: Question) -> Answer:
         show(question(asked))
@@ -103,7 +103,7 @@ def _always(asked: Question, pattern: str, allow: Callable[[Rule], None]) -> Ans
         raise M3Error(f"{what}; answer y for this time")
     for rule in rules:
         allow(rule)
-    return Answer(accepted=True, rule=f"you approved it for this session: {_told(rules)}")
+    return Answer(accepted=True, rule=f"you approved it in this chat: {_told(rules)}")
 
 
 async def _edited(asked: Question, ask: Asked) -> dict[str, Any]:

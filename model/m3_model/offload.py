@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from m3_kernels.launch import new_stream
 from m3_model.moe import Router, SeparateExperts, StackedExperts
 
 FEW_TOKENS = 16
@@ -63,7 +64,7 @@ class StreamedExperts:
         """The experts on the device, the one used longest ago first."""
         self._free = list(range(min(slots, E)))
         self._table_E = torch.zeros(E, dtype=torch.int64, device=device)
-        self._stream: Any = _new_stream(self._device) if on_gpu else None
+        self._stream: Any = new_stream(self._device) if on_gpu else None
         self._used: Any = None
         self._copied: Any = None
         self._ahead: tuple[Router, StreamedExperts] | None = None
@@ -153,7 +154,3 @@ class StreamedExperts:
 
 def _parts(experts: StackedExperts) -> tuple[Tensor, ...]:
     return (experts.w13_EXC, experts.w2_ECI, *(experts.scales or ()))
-
-
-def _new_stream(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types for it

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from m3_kernels.batch import AttentionBatch
+from m3_kernels.launch import new_stream
 from m3_kernels.registry import reference_forced, triton_is_there
 from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
@@ -206,7 +207,7 @@ class _CudaCapture:
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types for it
+        self._stream = new_stream(device)
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
     def __call__(self, step: Callable[[], Tensor]) -> Recording:

@@ -27,6 +27,12 @@ def git(folder: Path, *arguments: str, date: str = "2026-01-01T00:00:00Z") -> st
 
 
 @pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Where m3 may keep its state; it is not there yet."""
+    return tmp_path / "home"
+
+
+@pytest.fixture
 def repo(tmp_path: Path) -> Path:
     """A git repository with one wrong function and a test that shows it."""
     root = tmp_path / "repo"

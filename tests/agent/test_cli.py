@@ -45,11 +45,6 @@ def m3(home: Path, *arguments: str, cwd: Path, **choices: Any) -> subprocess.Com
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def repair(tmp_path: Path) -> str:
     return script(
         tmp_path,

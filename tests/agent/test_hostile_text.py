@@ -230,7 +230,6 @@ def pty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pty]:
     opened.close()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 @by_name
 def test_draft_queue_toolbar_menu_and_question_write_characters_only(text: str, pty: Pty) -> None:
     async def talk() -> None:

@@ -16,7 +16,7 @@ from m3agent.errors import M3Error
 from m3agent.images import LEFT_OUT, image_part, num_tokens, read_images, without_images
 from m3agent.messages import assistant, user
 from m3agent.settings import ImageRule, load_settings
-from tests.agent.test_cli import home, m3, script  # noqa: F401 - home is a fixture
+from tests.agent.test_cli import m3, script
 from tests.contracts.played_server import PlayedServer
 
 
@@ -57,7 +57,7 @@ def test_a_model_that_reads_text_only_gets_a_word_in_place_of_a_picture() -> Non
     assert without_images(user("See.")) == user("See.")
 
 
-def test_run_sends_the_picture(server: PlayedServer, bug: Path, repo: Path, home: Path) -> None:  # noqa: F811
+def test_run_sends_the_picture(server: PlayedServer, bug: Path, repo: Path, home: Path) -> None:
     server.turns = [assistant("The button is cut off.")]
     done = m3(home, "run", "What is wrong?", "--image", str(bug), "--model", server.url, cwd=repo)
     assert done.returncode == 0, done.stderr
@@ -69,7 +69,7 @@ def test_run_sends_the_picture(server: PlayedServer, bug: Path, repo: Path, home
     assert "screenshot" in [tool["function"]["name"] for tool in server.requests[0]["tools"]]
 
 
-def test_fix_sends_the_picture(server: PlayedServer, bug: Path, repo: Path, home: Path) -> None:  # noqa: F811
+def test_fix_sends_the_picture(server: PlayedServer, bug: Path, repo: Path, home: Path) -> None:
     (repo / "issues").mkdir()
     (repo / "issues" / "1.md").write_text("# Sums are wrong\n\nSee the screenshot; add(1, 2) is not 3.\n")
     subprocess.run(["git", "-c", "user.name=T", "-c", "user.email=t@localhost", "add", "."], cwd=repo, check=True)
@@ -79,7 +79,7 @@ def test_fix_sends_the_picture(server: PlayedServer, bug: Path, repo: Path, home
     assert server.requests[0]["messages"][-1]["content"][0]["type"] == "image_url"
 
 
-def test_a_model_without_eyes_is_told_of_in_one_line(bug: Path, repo: Path, home: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_model_without_eyes_is_told_of_in_one_line(bug: Path, repo: Path, home: Path, tmp_path: Path) -> None:
     model = script(tmp_path, assistant("I cannot see it."))
     done = m3(home, "run", "What is wrong?", "--image", str(bug), "--model", model, cwd=repo)
     assert done.returncode == 0
@@ -89,7 +89,7 @@ def test_a_model_without_eyes_is_told_of_in_one_line(bug: Path, repo: Path, home
 @pytest.mark.parametrize(("name", "words"), [("none.png", "does not exist"), ("page.png", "a web page, not an image")])
 def test_a_picture_that_cannot_be_read_is_one_line(
     repo: Path,
-    home: Path,  # noqa: F811
+    home: Path,
     tmp_path: Path,
     name: str,
     words: str,
@@ -101,7 +101,7 @@ def test_a_picture_that_cannot_be_read_is_one_line(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_chat_takes_a_picture_along(server: PlayedServer, bug: Path, repo: Path, home: Path) -> None:  # noqa: F811
+def test_a_chat_takes_a_picture_along(server: PlayedServer, bug: Path, repo: Path, home: Path) -> None:
     server.turns = [assistant("Cut off."), assistant("The same.")]
     said = f"What is wrong?\n/image '{bug}'\n/image none.png\nAnd here?\n"
     done = m3(home, "chat", "--image", str(bug), "--model", server.url, cwd=repo, input=said)

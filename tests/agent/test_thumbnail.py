@@ -123,21 +123,22 @@ def from_sixel(text: str) -> Image.Image:
     found = re.fullmatch(r'\x1bP0;1;0q"1;1;(\d+);(\d+)(.*)\x1b\\', text, re.DOTALL)
     assert found is not None
     image = Image.new("RGB", (int(found[1]), int(found[2])), (1, 2, 3))
-    colours: dict[str, tuple[int, ...]] = {}
+    colours: dict[str, tuple[int, int, int]] = {}
     x = top = 0
     colour = ""
     for number, defined, count, dots, move in re.findall(
         r"#(\d+)(?:;2;(\d+;\d+;\d+))?|(?:!(\d+))?([?-~])|([$-])", found[3]
     ):
         if defined:
-            colours[number] = tuple(round(int(part) * 255 / 100) for part in defined.split(";"))
+            red, green, blue = (round(int(part) * 255 / 100) for part in defined.split(";"))
+            colours[number] = (red, green, blue)
         elif number:
             colour = number
         elif dots:
             for _ in range(int(count or 1)):
                 for row in range(6):
                     if (ord(dots) - 63) >> row & 1:
-                        image.putpixel((x, top + row), colours[colour])  # type: ignore[arg-type]
+                        image.putpixel((x, top + row), colours[colour])
                 x += 1
         else:
             x, top = 0, top + 6 * (move == "-")

@@ -90,7 +90,7 @@ def test_an_endless_list_ends(forge: ForgeServer, repo: Path) -> None:
     assert any("only the first 500 were fetched" in note for note in issue.notes)
 
 
-def test_a_page_at_another_place_is_not_asked(forge: ForgeServer, repo: Path) -> None:
+def test_a_page_at_another_place_is_not_asked(forge: ForgeServer, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = ForgeServer(forge.kind)
     forge.add(9, "Long", "text", ["x"] * (PAGE + 5))
     right = forge._page
@@ -99,7 +99,7 @@ def test_a_page_at_another_place_is_not_asked(forge: ForgeServer, repo: Path) ->
         status, headers, value = right(values, path, query)
         return status, {name: text.replace(forge.origin, other.origin) for name, text in headers.items()}, value
 
-    forge._page = lying  # type: ignore[method-assign]
+    monkeypatch.setattr(forge, "_page", lying)
     load_issue("9", repo, settings_of(forge))
     assert other.seen == []
     other.close()
@@ -187,9 +187,12 @@ def test_a_forge_that_is_not_there(forge: ForgeServer, repo: Path) -> None:
     assert code == Exit.MODEL_UNAVAILABLE
 
 
-def test_what_linked_requests_cannot_tell_is_a_note(forge: ForgeServer, repo: Path) -> None:
+def test_what_linked_requests_cannot_tell_is_a_note(
+    forge: ForgeServer, repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = forge._list
-    forge._list = lambda number, name: right(number, name) if name in ("notes", "comments") else None  # type: ignore[method-assign]
+    told = ("notes", "comments")
+    monkeypatch.setattr(forge, "_list", lambda number, name: right(number, name) if name in told else None)
     issue = load_issue("8", repo, settings_of(forge))
     assert issue.linked == ()
     assert any("linked pull requests are not known" in note for note in issue.notes)

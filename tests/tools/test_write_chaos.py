@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_many_writers_at_once_leave_one_whole_version(tmp_path: Path) -> None:
         for _ in range(40):
             write_atomic(tmp_path / "f", f"{number}\n".encode() * NUM_LINES)
 
-    children = [in_child(lambda number=number: body(number)) for number in range(4)]  # type: ignore[misc]
+    children = [in_child(partial(body, number)) for number in range(4)]
     deadline = time.monotonic() + 60
     while any(_is_running(child) for child in children) and time.monotonic() < deadline:
         with contextlib.suppress(FileNotFoundError):
@@ -251,7 +252,7 @@ def test_a_fault_at_any_call_leaves_the_old_or_the_new_content(memory: Path, tar
 
     def body(at: int) -> None:
         layer = Faulty(at, way)
-        atomic.os = layer  # type: ignore[attr-defined]  # in a child of its own, which ends with this
+        pytest.MonkeyPatch().setattr(atomic, "os", layer)  # for good: this is a child of its own, which ends with it
         with contextlib.suppress(OSError, KeyboardInterrupt):
             write_atomic(root / target, BIG.encode())
         os._exit(3 if layer.count < at else 0)
@@ -262,7 +263,7 @@ def test_a_fault_at_any_call_leaves_the_old_or_the_new_content(memory: Path, tar
         for name in ("f", "linked"):
             (root / name).write_text(OLD)
         os.link(root / "linked", root / "second")
-        code = exit_code(in_child(lambda at=at: body(at)))  # type: ignore[misc]
+        code = exit_code(in_child(partial(body, at)))
         found = (root / target).read_text() if (root / target).exists() else None
         if not (way == "kill" and target == "linked"):
             assert found in (None if target == "new" else OLD, BIG), (at, len(found or ""))

@@ -94,8 +94,8 @@ async def stats(chat: Chat, rest: str) -> None:
 async def permissions(chat: Chat, rest: str) -> None:
     await mode(chat, "")
     for rule in chat.rules:
-        session = "" if rule in chat.settings.rules else ", for this session"
-        chat.notice(f"your rule{session}: {rule}")
+        here = "" if rule in chat.settings.rules else ", in this chat"
+        chat.notice(f"your rule{here}: {rule}")
     if not chat.rules:
         chat.notice('you gave no rules; they stand in the config file, for instance allow = ["shell: git status"]')
     context = chat.work.context

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from m3_runtime.parallel.errors import CutOff, RankLost, told
 from m3_runtime.parallel.launch import spawn
 from m3_runtime.parallel.member import Member, Place
-from m3_runtime.parallel.watch import Limits, Peer, Watch
+from m3_runtime.parallel.watch import LIMITS, Limits, Peer, Watch
 
 _VERDICT_S = 9.0
 """How long after an error of an operation its reason may take."""
@@ -44,7 +44,7 @@ class Ranks:
         *,
         device: str = "cuda",
         backend: str | None = None,
-        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        limits: Limits = LIMITS,
         peers: Callable[[int], list[Peer]] | None = None,
     ) -> Ranks:
         """Start `size` - 1 processes beside this one and connect all. `device` is `cuda`, one GPU a rank, or `cpu`.

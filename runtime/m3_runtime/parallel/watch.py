@@ -41,6 +41,10 @@ class Limits:
     """In one operation with the others."""
 
 
+LIMITS = Limits()
+"""Those that hold where nothing else is said."""
+
+
 class Peer:
     """Another rank as rank 0 sees it."""
 

@@ -76,7 +76,6 @@ def test_a_session_cut_at_any_byte_goes_on_with_every_whole_message(tmp_path: Pa
     assert min(seen[kind] for kind in ("torn", "calls", "reply")) >= 5, seen
 
 
-@pytest.mark.skipif("forkserver" not in multiprocessing.get_all_start_methods(), reason="needs fork")
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_a_chat_that_is_killed_at_any_moment_goes_on(tmp_path: Path, kills: int) -> None:
     processes = multiprocessing.get_context("forkserver")

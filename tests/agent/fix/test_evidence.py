@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,6 @@ from m3agent.llm.scripted import ScriptedModel
 from m3agent.messages import Message, ToolCall, assistant
 
 Run = Callable[..., Any]
-HAS_RUFF = shutil.which("ruff") or (Path(sys.executable).parent / "ruff").exists()
-needs_ruff = pytest.mark.skipif(not HAS_RUFF, reason="needs ruff")
 
 
 def edit(new: str, old: str = "level < limit", path: str = "shop/stock.py") -> list[Message]:
@@ -38,7 +34,6 @@ def edit(new: str, old: str = "level < limit", path: str = "shop/stock.py") -> l
     ]
 
 
-@needs_ruff
 def test_linters_and_the_review_stand_in_the_evidence(shop: Path, fix: Run, commit: Any) -> None:
     """What ruff found before is no fault of the change; the review sees the issue and the diff, and nothing else."""
     (shop / "ruff.toml").write_text('lint.select = ["F401"]\n')
@@ -67,7 +62,6 @@ def test_linters_and_the_review_stand_in_the_evidence(shop: Path, fix: Run, comm
     assert str(shop) not in page
 
 
-@needs_ruff
 def test_a_repair_that_makes_the_linter_find_more_is_refused_and_kept(shop: Path, fix: Run, commit: Any) -> None:
     (shop / "pyproject.toml").write_text('[tool.ruff.lint]\nselect = ["F401", "F841"]\n')
     commit(shop)

@@ -195,10 +195,11 @@ def test_a_refused_draft_says_that_the_branch_is_pushed(
     forge: ForgeServer,
     fix: Run,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer = forge.answer
     refusal = (403, {}, {"message": "Resource not accessible by personal access token"})
-    forge.answer = lambda method, *rest: refusal if method == "POST" else answer(method, *rest)  # type: ignore[method-assign]
+    monkeypatch.setattr(forge, "answer", lambda method, *rest: refusal if method == "POST" else answer(method, *rest))
     result = asyncio.run(fix(at_forge, right(), forge.web(8), pull_request=True, forges=forges(forge)))
     assert result.code == Exit.USAGE
     line = result.summary.splitlines()[0]

@@ -18,7 +18,7 @@ from m3_model.random_checkpoint import tiny_config, write_random_checkpoint
 from m3_runtime.parallel.errors import RankLost
 from m3_runtime.parallel.launch import spawn
 from m3_runtime.parallel.ranks import Ranks
-from m3_runtime.parallel.watch import Limits, Peer
+from m3_runtime.parallel.watch import LIMITS, Limits, Peer
 from m3_runtime.runner import Chunk, Runner
 from tests.runtime.parallel.conftest import RECORDING, led
 
@@ -53,7 +53,7 @@ class Ordeal:
         self.started.set()
         return peers
 
-    def start(self, size: int, limits: Limits = Limits()) -> Ranks:  # noqa: B008  (frozen)
+    def start(self, size: int, limits: Limits = LIMITS) -> Ranks:
         return Ranks.start(size, device="cpu", peers=self.peers, limits=limits)
 
     def work(self, ranks: Ranks) -> NoReturn:
