@@ -35,8 +35,9 @@ from typing import Any
 from benchmarks.heldout_bugs import HeldOutBug, make_bugs
 from m3agent import __version__
 from m3agent.events import Event, RunEnded
-from m3agent.fix.flow import Fix, FixRequest
+from m3agent.fix.flow import Fix
 from m3agent.fix.intake import load_issue
+from m3agent.fix.request import FixRequest
 from m3agent.llm.factory import open_model
 from m3agent.llm.protocol import LanguageModel
 from m3agent.settings import Settings, load_settings

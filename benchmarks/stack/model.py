@@ -14,32 +14,14 @@ from m3_model.checkpoint import Checkpoint
 from m3_model.config import M3Config
 from m3_model.decoder import Decoder
 from m3_model.loading import DecoderBuilder
-from m3_model.random_checkpoint import tiny_config
+from m3_model.random_checkpoint import released_config, tiny_config
 
 LAYERS_OF_M3 = {"dense": 3, "sparse": 57}
 
 
 def stack_config() -> M3Config:
-    """What the released config.json says, but for the number of layers."""
-    return M3Config(
-        vocab_size=200_064,
-        hidden_size=6144,
-        attention_kinds=("dense", "sparse", "sparse", "sparse"),
-        mlp_kinds=("dense", "moe", "moe", "moe"),
-        num_heads=64,
-        num_kv_heads=4,
-        head_dim=128,
-        rotary_dim=64,
-        rope_theta=5e6,
-        dense_intermediate_size=12_288,
-        expert_intermediate_size=3072,
-        shared_intermediate_size=3072,
-        num_experts=128,
-        experts_per_token=4,
-        index_heads=4,
-        index_dim=128,
-        max_positions=1 << 20,
-    )
+    """M3's, but for the number of layers."""
+    return released_config(num_dense=1, num_sparse=3)
 
 
 def small_config() -> M3Config:

@@ -125,7 +125,7 @@ def command(
     if page:
         looked_at = chosen_page(
             page, repo, settings, viewport=viewport, theme=theme, selector=selector, build=build,
-            in_place=in_place, commit=commit,
+            in_place=in_place, commit=commit or pull_request,
         )  # fmt: skip
     chosen = {
         "repo": repo,
@@ -147,7 +147,8 @@ def command(
 
 
 async def _fix(settings: Settings, chosen: dict[str, object], output: OutputFormat) -> int:
-    from m3agent.fix.flow import Fix, FixRequest
+    from m3agent.fix.flow import Fix
+    from m3agent.fix.request import FixRequest
 
     with open_outputs(settings, output=output) as out:
         request = FixRequest(**chosen)  # type: ignore[arg-type]  # click has checked every value

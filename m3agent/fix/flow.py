@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from m3_tools.base import ToolContext
 from m3_tools.screenshot.page import Page
-from m3_tools.screenshot.picture import Picture
 from m3agent import __version__
-from m3agent.approval import Mode
 from m3agent.budget import Budget
 from m3agent.confinement import open_confinement
 from m3agent.errors import M3Error
@@ -22,22 +19,12 @@ from m3agent.events import Event, FixAsked, Notice, PhaseEnded, PhaseStarted, Ru
 from m3agent.exits import Exit
 from m3agent.fix.agent import run_agent
 from m3agent.fix.baseline import Baseline, take_baseline
-from m3agent.fix.deliver import (
-    apply_in_place,
-    check_can_commit,
-    check_untouched,
-    commit_message,
-    commit_on_branch,
-    take_back,
-    write_patch,
-    write_report,
-)
-from m3agent.fix.issue import Issue, issue_json
-from m3agent.fix.markdown import markdown_report
+from m3agent.fix.handover import Handover
+from m3agent.fix.issue import issue_json
 from m3agent.fix.outcome import Ended
 from m3agent.fix.page import PageWatch
-from m3agent.fix.pull_request import Target, branches_of, find_target, publish
 from m3agent.fix.report import build_report, evidence_text
+from m3agent.fix.request import FixRequest
 from m3agent.fix.review import Review, review
 from m3agent.fix.search import Search
 from m3agent.fix.suite import FIRST_LIMIT_S, Suite
@@ -50,37 +37,8 @@ from m3agent.llm.protocol import LanguageModel, ModelError, Options
 from m3agent.settings import Settings
 from m3agent.signals import interrupt_exit, model_exit
 from m3agent.sinks import EventSink
-from m3agent.undo.journal import UndoJournal
 
-Strategy = Literal["auto", "agent", "search"]
 ModelOpener = Callable[[Settings], Awaitable[LanguageModel]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FixRequest:
-    """What the person asked for."""
-
-    repo: Path
-    issue: Issue
-    test_command: str = ""
-    base: str = ""
-    """The commit to start from, else HEAD."""
-    candidates: int = 150
-    """Edits that are tried at most, in the search strategy."""
-    strategy: Strategy = "auto"
-    mode: Mode = "edit"
-    """What the agent strategy may do unasked."""
-    pictures: tuple[Picture, ...] = ()
-    """What the person saw."""
-    page: Page | None = None
-    """A page that must look different afterwards. One from a server needs `in_place`."""
-    build: str = ""
-    """The command that makes the page."""
-    in_place: bool = False
-    commit: bool = False
-    pull_request: bool = False
-    """Push the commit's branch and open a draft; a proven repair alone is published."""
-    seed: int | None = None
 
 
 class Fix:
@@ -167,11 +125,11 @@ class Fix:
 
     async def _phases(self) -> str:
         """From the work tree to the delivery; returns the summary of a proven repair, else raises Ended."""
-        with open_worktree(self.repo, self.request.base) as worktree, self._nothing_lost(worktree):
+        with open_worktree(self.repo, self.request.base) as worktree, self._nothing_lost(worktree) as handover:
             self.sink(
                 FixAsked(base=worktree.base * worktree.is_clone, issue=issue_json(self.issue), choices=self._choices)
             )
-            target = self._check_delivery(worktree)
+            handover.check()
             for note in self.settings.notes:
                 self.sink(Notice(text=note, level="warning"))
             for note in worktree.notes:
@@ -190,7 +148,7 @@ class Fix:
                 first_limit_s=min(FIRST_LIMIT_S, self.settings.time_limit_s),
             )
             if self.request.page is not None:
-                self.watch = self._watch(self.request.page, worktree, self.suite)
+                self.watch = handover.watch = self._watch(self.request.page, worktree, self.suite)
                 self.pictures = (*self.pictures, await self.watch.look_before())
             lacking = await self._take_baseline(self.suite, worktree)
             model = await self.opener(self.settings)
@@ -201,7 +159,10 @@ class Fix:
                 await self._review(model)
             finally:
                 await model.aclose()
-            return await self._deliver(worktree, target)
+            handover.write_patch()
+            summary = self._what_is_proven()
+            await handover.deliver(summary, self._report)
+            return f"fixed: {summary}"
 
     @property
     def _choices(self) -> dict[str, Any]:
@@ -213,27 +174,19 @@ class Fix:
         }
 
     @contextlib.contextmanager
-    def _nothing_lost(self, worktree: WorkTree) -> Iterator[None]:
-        """However the work ends: a change that lies there, and was not handed over, is kept as a patch and told."""
+    def _nothing_lost(self, worktree: WorkTree) -> Iterator[Handover]:
+        """What hands the change over. However the work ends, a change that lies there is kept as a patch and told."""
+        handover = Handover(
+            self.request, self.settings, self.repo, worktree, self.delivery, self.run_id, keep=self.keep
+        )
         try:
-            yield
+            yield handover
         except BaseException:
             with contextlib.suppress(GitFailed, M3Error, OSError):  # what ended the work is what the person must hear
                 self.files, self.diff = worktree.changed(), worktree.diff()
                 if self.files and "patch" not in self.delivery:
-                    self.delivery["patch"] = str(
-                        write_patch(worktree, self.issue, self.run_id, self.settings.state_dir)
-                    )
+                    handover.write_patch()
             raise
-
-    def _patch(self, worktree: WorkTree) -> str:
-        return str(write_patch(worktree, self.issue, self.run_id, self.settings.state_dir, beside_the_code=self.keep))
-
-    def _check_delivery(self, worktree: WorkTree) -> Target | None:
-        """What was asked for must be possible: it is known before the work, and told then."""
-        if self.request.commit or self.request.pull_request:
-            check_can_commit(worktree.origin)
-        return find_target(worktree.origin, self.settings.forges) if self.request.pull_request else None
 
     async def _review(self, model: LanguageModel) -> None:
         if self.evidence is None or not self.evidence.proven:
@@ -336,49 +289,18 @@ class Fix:
         self.evidence = await verify(worktree, suite, self.baseline, result.after)
         self._phase_ended("verify", self.evidence.reason or "undoing the change makes the tests fail again", start)
 
-    async def _deliver(self, worktree: WorkTree, target: Target | None) -> str:
-        """Hand over what is proven. A change that is not is kept as a patch, and never applied or committed."""
+    def _what_is_proven(self) -> str:
+        """One sentence, else raises Ended. What is flaky is not counted: it passes and fails by itself."""
         evidence = self.evidence
-        self.delivery["patch"] = self._patch(worktree)
         if evidence is None:
             raise Ended("unverified", "changed, but no tests exist that could verify it; the change was not applied")
         if not evidence.proven:
             raise self.ended_early or Ended("not_fixed", f"not fixed: {evidence.reason}")
-        summary = _what_is_proven(evidence)
-        watch = self.watch
-        if watch is not None and not watch.page.is_remote:
-            await watch.look_after()
-        secrets, report, told = self.settings.secrets, self._report(), summary.removeprefix("fixed: ")
-        page = secrets.redact(markdown_report(report, "fixed", told))
-        page_file = write_report(Path(self.delivery["patch"]), ".md", page)
-        self.delivery["report"] = str(page_file)
-        if self.request.in_place:
-            check_untouched(worktree)
-        looks_in_place = watch is not None and watch.page.is_remote
-        if looks_in_place:  # before anything is committed: what cannot be seen is not called fixed
-            await self._apply(worktree)
-        if self.request.commit or target is not None:
-            taken = branches_of(worktree.origin, target) if target else ()
-            message = secrets.redact(commit_message(self.issue, self._report()))
-            self.delivery["branch"] = commit_on_branch(worktree, self.issue, message, taken)
-        if target is not None:
-            text = secrets.redact(markdown_report(report, "fixed", told, with_diff=False))
-            self.delivery["pull_request"] = publish(
-                worktree.origin, target, self.issue, branch=self.delivery["branch"], diff=self.diff, secrets=secrets,
-                body_file=write_report(Path(self.delivery["patch"]), ".body.md", text),
-            )  # fmt: skip
-        if self.request.in_place and not looks_in_place:
-            await self._apply(worktree)
-        return summary
-
-    async def _apply(self, worktree: WorkTree) -> None:
-        """Write the change into the person's files, as a step that can be undone; not if the page is then not seen."""
-        with UndoJournal(self.settings.state_dir, self.repo, request=self.run_id).step(f"fix {self.issue.title}"):
-            applied = apply_in_place(worktree)
-            if self.watch is not None and self.watch.page.is_remote:
-                with take_back(worktree, applied):
-                    await self.watch.look_after()
-            self.delivery["applied"] = ", ".join(applied)
+        if evidence.repaired:
+            shown = f"failing tests that pass now: {len(evidence.repaired)}"
+        else:
+            shown = f"tests of the change that fail without it and pass with it: {len(evidence.shown)}"
+        return f"{shown}; every other test is as it was"
 
     def _report(self) -> dict[str, Any]:
         return build_report(
@@ -416,12 +338,3 @@ class Fix:
 
     def _phase_ended(self, name: str, summary: str, start: float) -> None:
         self.sink(PhaseEnded(name=name, summary=summary, duration_s=time.monotonic() - start))
-
-
-def _what_is_proven(evidence: Evidence) -> str:
-    """One sentence. What is flaky is not counted: it passes and fails by itself."""
-    if evidence.repaired:
-        shown = f"failing tests that pass now: {len(evidence.repaired)}"
-    else:
-        shown = f"tests of the change that fail without it and pass with it: {len(evidence.shown)}"
-    return f"fixed: {shown}; every other test is as it was"

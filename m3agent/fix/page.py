@@ -159,7 +159,9 @@ def chosen_page(
     except PictureError as error:
         raise M3Error(str(error).rstrip(".")) from error
     if page.is_remote and (not in_place or commit):
-        raise M3Error("a page of a server shows your own files: add --in-place, without --commit, or give an HTML file")
+        raise M3Error(
+            "a page of a server shows your own files: add --in-place, without --commit or --pr, or give an HTML file"
+        )
     if page.is_remote and not settings.network and page.host not in LOCAL_HOSTS:
         raise M3Error(f"{page.host} is another machine; add --allow-network, or give a page of localhost")
     return page

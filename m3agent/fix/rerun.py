@@ -21,8 +21,9 @@ from m3_tools.toolset import all_tools
 from m3agent.budget import Budget
 from m3agent.errors import M3Error
 from m3agent.events import CandidateTried, Event, FixAsked, MessageAdded, RunEnded, RunStarted, ToolEnded
-from m3agent.fix.flow import Fix, FixRequest, ModelOpener
+from m3agent.fix.flow import Fix, ModelOpener
 from m3agent.fix.issue import issue_from_json
+from m3agent.fix.request import FixRequest
 from m3agent.llm.protocol import LanguageModel, ModelEvent, ModelInfo, Options
 from m3agent.loop import run_loop
 from m3agent.messages import Message

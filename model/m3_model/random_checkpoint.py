@@ -2,7 +2,7 @@
 
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +11,32 @@ from m3_model import names
 from m3_model.checkpoint import write_checkpoint
 from m3_model.config import M3Config
 from m3_model.vision.config import VisionConfig
+
+
+def released_config(*, num_dense: int = 3, num_sparse: int = 57) -> M3Config:
+    """What the released config.json of M3 says of the text model, with other numbers of layers if asked for."""
+    dense: list[Literal["dense"]] = ["dense"] * num_dense
+    sparse: Literal["sparse"] = "sparse"
+    moe: Literal["moe"] = "moe"
+    return M3Config(
+        vocab_size=200_064,
+        hidden_size=6144,
+        attention_kinds=(*dense, *[sparse] * num_sparse),
+        mlp_kinds=(*dense, *[moe] * num_sparse),
+        num_heads=64,
+        num_kv_heads=4,
+        head_dim=128,
+        rotary_dim=64,
+        rope_theta=5e6,
+        dense_intermediate_size=12_288,
+        expert_intermediate_size=3072,
+        shared_intermediate_size=3072,
+        num_experts=128,
+        experts_per_token=4,
+        index_heads=4,
+        index_dim=128,
+        max_positions=1 << 20,
+    )
 
 
 def tiny_config(**changes: Any) -> M3Config:

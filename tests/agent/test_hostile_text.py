@@ -19,6 +19,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 from wcwidth import wcwidth
 
+from benchmarks.terminal import Person
 from m3agent.approval import Question
 from m3agent.events import Event, Notice, ToolOutput, ToolStarted
 from m3agent.ui.ask import approver, question
@@ -162,10 +163,10 @@ def test_a_question_shows_what_an_escape_sequence_or_a_carriage_return_would_hid
     assert "␍" in shown
 
 
-class Hostile:
+class Hostile(Person):
     """A chat whose every word is hostile."""
 
-    working, mode = True, "ask"
+    mode = "ask"
 
     def __init__(self, text: str):
         self.queued = (text, text)
@@ -174,17 +175,6 @@ class Hostile:
     def status(self) -> Text:
         return Text(clean(self._text)[:200].replace("\n", " "))
 
-    def submit(self, line: str, *, later: bool = False) -> None: ...
-    def picture_name(self, path: Path | None) -> str:
-        return "picture"
-
-    async def take_picture(self, name: str, path: Path | None) -> bool:
-        return False
-
-    def stop(self) -> None: ...
-    def leave(self) -> None: ...
-    def next_mode(self) -> None: ...
-    def expand(self) -> None: ...
     def take_back(self) -> str:
         return self._text
 

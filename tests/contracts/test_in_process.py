@@ -30,7 +30,7 @@ from m3agent.llm.protocol import (
     Unavailable,
 )
 from m3agent.messages import ImagePart, Message, assistant, system, user
-from tests.runtime.conftest import EDIT_LINE, TEMPLATE, build_tokenizer, write_seeing_checkpoint
+from tests.runtime.conftest import EDIT_LINE, write_seeing_checkpoint, write_tiny_checkpoint
 
 FUNCTION = EDIT_LINE["function"]
 TOOLS = [
@@ -41,13 +41,7 @@ PROMPT = [system("Be brief."), user("Hi")]
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from m3_model.random_checkpoint import tiny_config, write_random_checkpoint
-
-    folder = tmp_path_factory.mktemp("tiny")
-    build_tokenizer(folder)
-    write_random_checkpoint(folder, tiny_config(vocab_size=640), seed=3)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return folder
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 def test_a_model_with_an_image_side_says_so_and_answers_a_picture(checkpoint: Path, tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ import uvicorn
 from m3_runtime.chat.session import ChatEngine
 from m3_runtime.server import create_app
 from m3agent.events import Event, FixAsked, RunEnded, RunStarted, event_to_json
-from m3agent.fix.flow import Fix, FixRequest
+from m3agent.fix.flow import Fix
 from m3agent.fix.intake import load_issue
+from m3agent.fix.request import FixRequest
 from m3agent.settings import load_settings
 from m3agent.sinks import Recorder
 

@@ -21,9 +21,10 @@ from m3_runtime.chat.options import ChatOptions
 from m3_runtime.chat.parser import Call
 from m3_runtime.chat.session import ChatEngine, Turn
 from m3_runtime.chat.transcript import Transcripts
-from m3agent.fix.flow import Fix, FixRequest
+from m3agent.fix.flow import Fix
 from m3agent.fix.intake import load_issue
 from m3agent.fix.prompt import search_tools
+from m3agent.fix.request import FixRequest
 from m3agent.llm.in_process import InProcessModel
 from m3agent.llm.protocol import LanguageModel
 from m3agent.settings import Settings, load_settings

@@ -13,22 +13,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from m3_model.random_checkpoint import tiny_config, write_random_checkpoint
 from m3agent.errors import M3Error
 from m3agent.llm.gpus import check_gpus
 from m3agent.settings import load_settings
-from tests.runtime.conftest import TEMPLATE, build_tokenizer
+from tests.runtime.conftest import write_tiny_checkpoint
 
 LIMIT_S = 10.0
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny")
-    build_tokenizer(folder)
-    write_random_checkpoint(folder, tiny_config(vocab_size=640), seed=3)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return folder
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 class Run:

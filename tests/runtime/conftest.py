@@ -129,6 +129,14 @@ def small_cache(num_pages: int) -> KVCache:
     return KVCache.zeros(tiny_config(**sizes, **kinds), num_pages)
 
 
+def write_tiny_checkpoint(folder: Path) -> Path:
+    """A small random model with all that belongs to one."""
+    build_tokenizer(folder)
+    write_random_checkpoint(folder, tiny_config(vocab_size=640), seed=3)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
@@ -137,11 +145,7 @@ def _one_thread() -> None:
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete checkpoint folder."""
-    folder = tmp_path_factory.mktemp("tiny")
-    build_tokenizer(folder)
-    write_random_checkpoint(folder, tiny_config(vocab_size=640), seed=3)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return folder
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")

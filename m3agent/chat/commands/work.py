@@ -59,8 +59,9 @@ async def test(chat: Chat, rest: str) -> None:
 
 async def fix(chat: Chat, rest: str) -> None:
     """Run `m3 fix` with the model of the chat. It has a session of its own; the conversation hears how it ended."""
-    from m3agent.fix.flow import Fix, FixRequest
+    from m3agent.fix.flow import Fix
     from m3agent.fix.intake import load_issue
+    from m3agent.fix.request import FixRequest
 
     if not rest or len(rest.split()) != 1 or rest == "-":
         raise M3Error("name an issue: /fix 12, /fix https://…, or /fix a-file.md")

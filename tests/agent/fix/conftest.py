@@ -18,8 +18,9 @@ from jsonschema import Draft202012Validator
 
 from m3_tools.base import ToolSpec
 from m3agent.events import RunEnded
-from m3agent.fix.flow import Fix, FixRequest
+from m3agent.fix.flow import Fix
 from m3agent.fix.intake import load_issue
+from m3agent.fix.request import FixRequest
 from m3agent.llm.protocol import (
     CandidateReady,
     Finished,

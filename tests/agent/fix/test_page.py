@@ -209,6 +209,7 @@ def test_without_chromium_it_says_what_to_install(site: Path, tmp_path: Path) ->
         (["--page", "none.html"], "there is no such file"),
         (["--page", "/etc/hostname"], "lies outside the repository"),
         (["--page", "http://localhost:1/"], "add --in-place"),
+        (["--page", "http://localhost:1/", "--in-place", "--pr"], "without --commit or --pr"),
         (["--page", "http://example.com/", "--in-place"], "add --allow-network"),
         (["--page", "public/index.html", "--viewport", "9x9"], "must be 16 to 2016"),
         (["--page", "public/index.html", "--viewport", "wide"], "write for instance 1280x800"),

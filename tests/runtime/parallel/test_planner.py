@@ -8,35 +8,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from m3_model.config import M3Config
 from m3_model.group import Alone, Parallel
 from m3_model.loading import load_decoder
-from m3_model.random_checkpoint import tiny_config, tiny_vision_config, write_random_checkpoint
+from m3_model.random_checkpoint import released_config, tiny_config, tiny_vision_config, write_random_checkpoint
 from m3_model.share import Share
 from m3_model.sizes import count_parameters, share_parameters
 from m3_runtime.parallel.planner import STEP_BYTES, plans
 from tests.model.test_loading import flat
 
 GIB = 2**30
-M3 = M3Config(
-    vocab_size=200064,
-    hidden_size=6144,
-    attention_kinds=("dense",) * 3 + ("sparse",) * 57,
-    mlp_kinds=("dense",) * 3 + ("moe",) * 57,
-    num_heads=64,
-    num_kv_heads=4,
-    head_dim=128,
-    rotary_dim=64,
-    rope_theta=5e6,
-    dense_intermediate_size=12288,
-    expert_intermediate_size=3072,
-    shared_intermediate_size=3072,
-    num_experts=128,
-    experts_per_token=4,
-    index_heads=4,
-    index_dim=128,
-    max_positions=1 << 20,
-)
+M3 = released_config()
 
 
 class Place(Alone):
