@@ -120,6 +120,12 @@ class Chat:
         else:
             self._inbox.put(line, later=later)
 
+    def is_command(self, line: str) -> bool:
+        from m3agent.chat.commands import COMMANDS
+
+        name = line.split()[0] if line.startswith("/") else ""
+        return name in COMMANDS or name in self.custom
+
     def _run_beside(self, line: str) -> None:
         """Run a command now, whatever else runs."""
         task = asyncio.create_task(self._command(line))

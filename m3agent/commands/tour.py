@@ -81,5 +81,5 @@ def _show_example(example: Path) -> int:
     command = ["fix", "--repo", str(copy), "--issue", "1", "--model", "nano"]
     click.echo(f"$ m3 {' '.join(command)}\n")
     code = subprocess.run([sys.executable, "-m", "m3agent", *command], check=False).returncode
-    click.echo(f"\nThe copy stays in {copy}. Now try it on your own code: m3 chat")
+    click.echo(f"\nThe copy stays in {copy}.\nNow try it on your own code: m3 chat")
     return code

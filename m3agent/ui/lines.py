@@ -22,12 +22,14 @@ class Lines(Face):
     def __init__(self, view: PlainView, listener: Listener):
         self._view, self._listener = view, listener
         self._answer: asyncio.Future[str] | None = None
+        self._asks_for_text = False
 
     async def run(self) -> None:
         """Read until the end of the input."""
         while line := await in_daemon_thread(sys.stdin.readline):
             text = line.rstrip("\n")
-            if self._answer is not None and not self._answer.done():
+            is_answer = self._asks_for_text or not self._listener.is_command(text)
+            if self._answer is not None and not self._answer.done() and is_answer:
                 if text.strip():
                     self._answer.set_result(text)
             elif text.strip():
@@ -44,7 +46,7 @@ class Lines(Face):
         if draft:
             self._view.tell(f"it is now: {draft}")
         self._view.tell(f"waiting for you: {question}")
-        self._answer = asyncio.get_running_loop().create_future()
+        self._answer, self._asks_for_text = asyncio.get_running_loop().create_future(), bool(draft)
         try:
             return await self._answer
         finally:

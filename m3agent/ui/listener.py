@@ -25,6 +25,10 @@ class Listener(Taker, Protocol):
         """A line was sent. `later`: not for what runs now, but after it."""
         ...
 
+    def is_command(self, line: str) -> bool:
+        """Whether the line is a command of the chat, and so no answer to a question."""
+        ...
+
     def stop(self) -> None:
         """Stop what runs; nothing happens when nothing does."""
         ...

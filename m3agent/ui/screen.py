@@ -84,6 +84,7 @@ class Screen(Face):
         self.answer: asyncio.Future[str] | None = None
         """Set while a question waits."""
         self._question = ""
+        self._asks_for_text = False
         self._frame: Callable[[], RenderableType] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._unprinted: list[str] = []
@@ -181,6 +182,7 @@ class Screen(Face):
         before = self.draft.document
         self.draft.reset(Document(draft))
         self.answer, self._question = asyncio.get_running_loop().create_future(), question
+        self._asks_for_text = bool(draft)
         self.app.invalidate()
         self.call("waits for you")
         try:
@@ -199,7 +201,7 @@ class Screen(Face):
             self.pictures.then(lambda: self.send(later=later))
             return
         text = self.pastes.expand(self.draft.text)
-        if self.answer is not None:
+        if self.answer is not None and (self._asks_for_text or not self.listener.is_command(text)):
             if text.strip() and not self.answer.done():
                 self.answer.set_result(text)  # as it is: it may be code
             return

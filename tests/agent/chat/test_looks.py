@@ -53,6 +53,8 @@ def test_a_screen_reader_gets_lines_that_are_never_drawn_again(talk: Talk, repo:
     )  # fmt: skip
     terminal.type("repair add\r")
     terminal.wait_for("waiting for you: run it?")
+    terminal.type("/theme nothing\r")  # no answer: the question goes on waiting
+    terminal.wait_for("the themes are dark")
     terminal.type("y\r")
     terminal.wait_for("Repaired.")
     terminal.type("no more\r")
