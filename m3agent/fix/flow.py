@@ -24,7 +24,7 @@ from m3agent.fix.issue import issue_json
 from m3agent.fix.outcome import Ended
 from m3agent.fix.page import PageWatch
 from m3agent.fix.report import build_report, evidence_text
-from m3agent.fix.request import FixRequest
+from m3agent.fix.request import CHOSEN, SETTLED, FixRequest
 from m3agent.fix.review import Review, review
 from m3agent.fix.search import Search
 from m3agent.fix.suite import FIRST_LIMIT_S, Suite
@@ -167,11 +167,8 @@ class Fix:
     @property
     def _choices(self) -> dict[str, Any]:
         """The options of this run, as `m3agent.fix.rerun` reads them."""
-        chosen = ("test_command", "candidates", "strategy", "mode", "seed")
-        settled = ("model", "max_steps", "time_limit_s", "max_tokens", "temperature")
-        return {name: getattr(self.request, name) for name in chosen} | {
-            name: getattr(self.settings, name) for name in settled
-        }
+        of_settings = {name: getattr(self.settings, name) for name in ("model", *SETTLED)}
+        return {name: getattr(self.request, name) for name in CHOSEN} | of_settings
 
     @contextlib.contextmanager
     def _nothing_lost(self, worktree: WorkTree) -> Iterator[Handover]:

@@ -12,6 +12,10 @@ from m3agent.approval import Mode
 from m3agent.fix.issue import Issue
 
 Strategy = Literal["auto", "agent", "search"]
+CHOSEN = ("test_command", "candidates", "strategy", "mode", "seed")
+"""What of a request is recorded with a fix, so that it can be done again."""
+SETTLED = ("max_steps", "time_limit_s", "max_tokens", "temperature")
+"""The same of the settings, beside the model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from m3agent.errors import M3Error
 from m3agent.events import CandidateTried, Event, FixAsked, MessageAdded, RunEnded, RunStarted, ToolEnded
 from m3agent.fix.flow import Fix, ModelOpener
 from m3agent.fix.issue import issue_from_json
-from m3agent.fix.request import FixRequest
+from m3agent.fix.request import CHOSEN, SETTLED, FixRequest
 from m3agent.llm.protocol import LanguageModel, ModelEvent, ModelInfo, Options
 from m3agent.loop import run_loop
 from m3agent.messages import Message
@@ -99,12 +99,11 @@ async def rerun_live(recording: Recording, settings: Settings, opener: ModelOpen
     started, asked = _beginning(recording)
     if asked is None:
         raise M3Error(f"{recording.run_id} does not say what it started from; only --check is possible")
-    choices = asked.choices
     request = FixRequest(
         repo=Path(started.repo),
         issue=issue_from_json(asked.issue),
         base=asked.base,
-        **{name: choices[name] for name in ("test_command", "candidates", "strategy", "mode", "seed")},
+        **{name: asked.choices[name] for name in CHOSEN},
     )
     comparison = Comparison(steps_of(recording.events), sink)
     with tempfile.TemporaryDirectory(prefix="m3-replay-") as folder:
@@ -197,8 +196,7 @@ def _settled(settings: Settings, asked: FixAsked | None) -> Settings:
     """The limits and the sampling of the recorded run; the model is what the settings say."""
     if asked is None:
         return settings
-    names = ("max_steps", "time_limit_s", "max_tokens", "temperature")
-    return dataclasses.replace(settings, **{name: asked.choices[name] for name in names})
+    return dataclasses.replace(settings, **{name: asked.choices[name] for name in SETTLED})
 
 
 def _step(event: Event) -> Step | None:
