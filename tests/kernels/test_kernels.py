@@ -165,14 +165,17 @@ def test_every_length_around_a_page_and_the_selection_limit(cases: Any) -> None:
                 run_case("msa_decode", case(arguments, {"scale": 0.2, "top_k": top_k}), torch.float32)
 
 
-@pytest.mark.parametrize(("apart", "groups"), [(64, 8), (1, 8), (17, 8), (17, 64), (64, 64)])
+@pytest.mark.parametrize("programs_of_a_group", [1, 2])
+@pytest.mark.parametrize(("apart", "groups"), [(64, 8), (1, 8), (17, 64), (64, 64)])
 def test_decoding_finds_the_best_blocks_wherever_they_lie(
-    apart: int, groups: int, monkeypatch: pytest.MonkeyPatch
+    apart: int, groups: int, programs_of_a_group: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All in one group of those that are compared, which holds more than are kept of it; side by side; scattered."""
     from m3_kernels.msa_decode import kernel
 
     monkeypatch.setattr(kernel, "MIN_GROUPS", groups)
+    if DEVICE == "cpu":
+        monkeypatch.setattr(kernel, "_programs", lambda device, count: (False, programs_of_a_group * count))
     generator = torch.Generator().manual_seed(apart)
     num_blocks, top_k, page = 384, 6, 16
     index_k = torch.rand(num_blocks, page, 32, generator=generator)

@@ -151,7 +151,7 @@ def msa_decode(
 def _programs(device: torch.device, groups: int) -> tuple[bool, int]:
     """Whether all programs of a launch can run at once, and how many there are: `groups` or twice as many."""
     if device.type != "cuda":
-        return False, 2 * groups
+        return False, groups
     count = torch.cuda.get_device_properties(device).multi_processor_count
     return count >= groups, 2 * groups if min(MAX_PROGRAMS, count) >= 2 * groups else groups
 
