@@ -32,6 +32,8 @@ TOKEN = "M3_PROCESS_TOKEN"
 _DRAIN_S = 0.2
 _TERM_GRACE_S = 1.0
 _PIPE_BYTES = 1 << 20
+_REST_S = 0.002
+"""Between two reads of what nobody watches: a program that prints much then keeps the processor."""
 _KILL_ROUNDS = 50
 _LOOKS = 2
 _EDITORS = ("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "HGEDITOR", "SVN_EDITOR")
@@ -162,7 +164,7 @@ async def run_process(
         os.close(write_end)
     if on_start is not None:
         on_start(process.pid, output)
-    pipe = _Pipe(read_end, output)
+    pipe = _Pipe(read_end, output, rest_s=0.0 if for_model else _REST_S)
     timed_out, all_ended, stopped = False, False, []
     try:
         try:
@@ -196,14 +198,24 @@ async def run_process(
 class _Pipe:
     """Feeds the output from a pipe while the event loop runs, and drains what is left when it is closed."""
 
-    def __init__(self, descriptor: int, output: Output):
+    def __init__(self, descriptor: int, output: Output, *, rest_s: float):
         self._descriptor, self._output, self._loop = descriptor, output, asyncio.get_running_loop()
+        self._rest_s = rest_s
+        self._rest: asyncio.TimerHandle | None = None
         os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self._read)
+        self._watch()
+
+    def _watch(self) -> None:
+        self._loop.add_reader(self._descriptor, self._on_ready)
+
+    def _on_ready(self) -> None:
+        if self._read() and self._rest_s:
+            self._loop.remove_reader(self._descriptor)
+            self._rest = self._loop.call_later(self._rest_s, self._watch)
 
     def _read(self) -> bool:
         try:
-            chunk = os.read(self._descriptor, 1 << 16)
+            chunk = os.read(self._descriptor, _PIPE_BYTES if self._rest_s else 1 << 16)
         except BlockingIOError:
             return False
         if not chunk:
@@ -213,6 +225,8 @@ class _Pipe:
         return True
 
     def close(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
         deadline = time.monotonic() + _DRAIN_S
         while self._read() and time.monotonic() < deadline:
             pass

@@ -36,6 +36,14 @@ _OF_TESTS = frozenset({"test", "tests", "testing", "testdata", "fixtures", "spec
 _OF_OTHERS = frozenset({"site-packages", "node_modules", ".git"})
 """Folders of installed packages, whose certificates everybody has, and git's own."""
 
+
+@functools.cache
+def _expression(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """One expression for all of them: every file of a large tree is judged."""
+    return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns))
+
+
+_SUSPECT = _expression(FILES + KEY_FILES).match
 _VARIABLE = re.compile(
     r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE_KEY|AUTH(?!OR|_SOCK)", re.IGNORECASE
 )
@@ -74,7 +82,7 @@ class Secrets:
     def guards(self, name: str) -> bool:
         """Whether the file of this name, relative to the work tree and with forward slashes, is kept from the model."""
         last = name.rpartition("/")[2].lower()
-        if not _fits(last, FILES + KEY_FILES) or _fits(last, _EXAMPLES):
+        if not _SUSPECT(last) or _fits(last, _EXAMPLES):
             return False
         folders = name.lower().split("/")[:-1]
         if not _OF_OTHERS.isdisjoint(folders):
@@ -155,12 +163,6 @@ class RedactedStream:
 
 def _fits(name: str, patterns: tuple[str, ...]) -> bool:
     return _expression(patterns).match(name) is not None
-
-
-@functools.cache
-def _expression(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """One expression for all of them: every file of a large tree is judged."""
-    return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns))
 
 
 @functools.lru_cache(maxsize=8)
