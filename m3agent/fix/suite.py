@@ -52,6 +52,7 @@ class Suite:
         limit_s: float | None = None,
         trace: bool = False,
         load_plugins: bool = True,
+        stop_at_failure: bool = False,
         hash_seed: int | None = None,
     ) -> TestReport:
         """Run all tests, or those in `ids`. `name` says what the run was for; `hash_seed` is Python's, else random."""
@@ -63,6 +64,7 @@ class Suite:
             timeout_s=limit_s or self.first_limit_s,
             trace=trace,
             load_plugins=load_plugins,
+            stop_at_failure=stop_at_failure,
             python=self._python,
             environment={**self.environment, **seed},
             spill_dir=self.spill_dir,

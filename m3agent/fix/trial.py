@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 from m3_tools.report import TestReport, compare
@@ -27,14 +28,17 @@ async def try_change(suite: Suite, baseline: Baseline, *, load_plugins: bool = T
 
     `load_plugins` False runs the targets without the runner's plugins (see Suite.needs_plugins), never the whole suite.
     """
-    quick = await suite.run("candidate", baseline.targets, limit_s=baseline.short_limit_s, load_plugins=load_plugins)
+    limit_s = baseline.short_limit_s
+    quick = await suite.run(
+        "candidate", baseline.targets, limit_s=limit_s, load_plugins=load_plugins, stop_at_failure=True
+    )
     if quick.timed_out:
-        return Trial(verdict="broken", detail=f"stopped after {baseline.short_limit_s:.0f} s")
+        return Trial(verdict="broken", detail=f"stopped after {limit_s:.0f} s")
     if not quick.could_start or quick.collection_errors:
         return Trial(verdict="broken", detail=quick.reason or "the tests cannot be collected")
     failing = [i for i in baseline.targets if quick.outcomes.get(i) not in ("passed", "xfailed", "xpassed")]
     if failing:
-        return Trial(verdict="still_failing", detail=f"{len(failing)} of {len(baseline.targets)} still fail")
+        return Trial(verdict="still_failing", detail=f"{_failed_one(failing, quick)} still fails")
     whole = await suite.run("candidate", limit_s=baseline.limit_s)
     if whole.timed_out or not whole.could_start:
         return Trial(verdict="broken", detail=f"the whole suite did not end within {baseline.limit_s:.0f} s")
@@ -43,3 +47,8 @@ async def try_change(suite: Suite, baseline: Baseline, *, load_plugins: bool = T
     if not await holds_every_time(suite, baseline.targets, limit_s=baseline.limit_s, load_plugins=load_plugins):
         return Trial(verdict="still_failing", detail="the tests pass by chance, not in every run")
     return Trial(verdict="fixed", detail=f"{len(baseline.targets)} failing tests pass", after=whole)
+
+
+def _failed_one(failing: Sequence[str], report: TestReport) -> str:
+    """The test that ended the run: the others that are not known to pass did not run."""
+    return next((test_id for test_id in failing if test_id in report.outcomes), failing[0])

@@ -192,6 +192,16 @@ def test_chosen_tests_run_alone(repo: Path) -> None:
     assert dict(run(repo, ids).outcomes) == {i: OUTCOMES[i] for i in ids}
 
 
+@pytest.mark.parametrize("last", ["test_reorder", "test_setup", "test_teardown"])
+def test_a_run_can_end_at_its_first_failure(repo: Path, last: str) -> None:
+    chosen = [T + "test_level", T + last, T + "test_many[2]"]
+    assert list(run(repo, tuple(chosen), stop_at_failure=True).outcomes) == chosen[:2]
+    inside = f"{sys.executable} -m pytest -p no:cacheprovider tests && true"
+    assert list(run(repo, command=inside, stop_at_failure=True, environment=dict(os.environ)).outcomes)[-1] == (
+        T + "test_reorder"
+    )
+
+
 def test_more_ids_than_a_command_line_holds(repo: Path) -> None:
     assert list(run(repo, tuple(f"{T}test_many[{i}]" for i in range(300))).outcomes) == [
         T + "test_many[1]",
@@ -384,6 +394,9 @@ def test_unittest_without_pytest(repo: Path, tmp_path: Path) -> None:
     assert wrong.message == "AssertionError: 2 != 3"
     assert wrong.frames == (("tests/test_stock.py", 14, "StockTest.test_wrong"),)
     assert "Stock.level" in report.executed["shop/stock.py"]
+    ids = tuple(f"test_stock.StockTest.test_{name}" for name in ("level", "parts", "raises", "wrong"))
+    stopped = run(repo, ids, stop_at_failure=True)
+    assert dict(stopped.outcomes) == {ids[0]: "passed", ids[1]: "failed"}
 
 
 def test_pytest_somewhere_inside_another_command_is_recorded(repo: Path) -> None:

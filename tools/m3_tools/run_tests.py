@@ -137,6 +137,7 @@ async def run_tests(
     python: str | None = None,
     trace: bool = False,
     load_plugins: bool = True,
+    stop_at_failure: bool = False,
     environment: Mapping[str, str] | None = None,
     spill_dir: Path | None = None,
     on_output: Callable[[str], None] | None = None,
@@ -146,7 +147,8 @@ async def run_tests(
 
     `command` replaces detection, `python` the choice of interpreter (a worktree without its own .venv needs it).
     `trace` fills `executed` and `scores` for Python tests. `load_plugins=False` keeps pytest from loading installed
-    plugins, which saves up to half a second a run; right only where one run each way gave the same outcomes. In a
+    plugins, which saves up to half a second a run; right only where one run each way gave the same outcomes. With
+    `stop_at_failure` a Python test that fails is the last one that runs, where the runner does not share them out. In a
     `sandbox` the tests can write to the work tree and to a private /tmp alone. Raises ToolError for an id that would be
     read as an option.
     """
@@ -167,7 +169,7 @@ async def run_tests(
             (scratch / "only").write_text(json.dumps(list(ids)), "utf-8")
         argv = runner.command(root, ids, scratch)
         try:
-            environment = _environment(given, root, scratch, runner, trace)
+            environment = _environment(given, root, scratch, runner, trace, stop_at_failure)
             if not load_plugins:
                 environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
             with confined(sandbox, argv, environment, writable=(scratch,)) as inside:
@@ -190,7 +192,9 @@ async def run_tests(
         return _recorded_report(shown_command, result, scratch / "record", root, ids, timeout_s)
 
 
-def _environment(given: Mapping[str, str], root: Path, scratch: Path, runner: Runner, trace: bool) -> dict[str, str]:
+def _environment(
+    given: Mapping[str, str], root: Path, scratch: Path, runner: Runner, trace: bool, stop_at_failure: bool
+) -> dict[str, str]:
     environment = child_environment(given)
     for name in _INHERITED:
         environment.pop(name, None)
@@ -206,6 +210,7 @@ def _environment(given: Mapping[str, str], root: Path, scratch: Path, runner: Ru
         "M3_TEST_PYTHONPATH": wanted,
         "M3_TEST_RECORD": str(scratch / "record"),
         "M3_TEST_ROOT": str(root),
+        "M3_TEST_STOP": "1" if stop_at_failure else "0",
         "M3_TEST_TRACE": "1" if trace else "0",
     }
     if (scratch / "only").exists():

@@ -39,6 +39,8 @@ def pytest_configure(config: Any) -> None:
     recorder = _recorder = m3_record.Recorder(settings)
     if getattr(config.option, "stepwise", False):
         config.option.stepwise = False
+    if recorder.stops:
+        config.option.maxfail = 1
     if not _is_worker:
         recorder.write("start", runner="pytest", version=pytest.__version__, python=list(sys.version_info[:3]))
     recorder.watch_deadline()

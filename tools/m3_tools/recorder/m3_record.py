@@ -20,7 +20,7 @@ from typing import Any
 _NOT_OURS = {"site-packages", "dist-packages", "node_modules", ".venv", "venv", ".tox", ".nox", ".m3", ".git"}
 _FUNCTION_CODE = 0x1  # CO_OPTIMIZED: set for functions, not for modules and class bodies
 MAX_TRACED_FAILURES = 50
-SETTINGS = ("M3_TEST_RECORD", "M3_TEST_ONLY", "M3_TEST_ROOT", "M3_TEST_TRACE")
+SETTINGS = ("M3_TEST_RECORD", "M3_TEST_ONLY", "M3_TEST_ROOT", "M3_TEST_TRACE", "M3_TEST_STOP")
 
 
 def take_settings() -> dict[str, str]:
@@ -44,6 +44,7 @@ class Recorder:
         self._file = os.open(settings["M3_TEST_RECORD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._names: dict[str, str | None] = {}
         self.tracer = Tracer(self) if settings.get("M3_TEST_TRACE") == "1" else None
+        self.stops = settings.get("M3_TEST_STOP") == "1"
         self._only: list[str] | None = None
         if "M3_TEST_ONLY" in settings:
             with open(settings["M3_TEST_ONLY"], encoding="utf-8") as file:

@@ -20,6 +20,7 @@ class RecordingResult(unittest.TestResult):
     def __init__(self, recorder: m3_record.Recorder):
         super().__init__()
         self.buffer = False
+        self.failfast = recorder.stops
         self._recorder = recorder
         self._started = 0.0
 
@@ -99,7 +100,8 @@ def main(ids: list[str]) -> int:
     recorder.write("collected", count=len(tests))
     result = RecordingResult(recorder)
     for group in _by_class(tests):
-        _run(group, result, recorder)
+        if not result.shouldStop:
+            _run(group, result, recorder)
     exit_code = 0 if result.wasSuccessful() and not failed_imports else 1
     recorder.finish(exit_code)
     return exit_code
