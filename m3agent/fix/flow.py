@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from m3_tools.base import ToolContext
 from m3_tools.screenshot.page import Page
 from m3agent import __version__
 from m3agent.budget import Budget
-from m3agent.confinement import open_confinement
+from m3agent.confinement import Confinement, open_confinement
 from m3agent.errors import M3Error
 from m3agent.events import Event, FixAsked, Notice, PhaseEnded, PhaseStarted, RunEnded, RunStarted
 from m3agent.exits import Exit
@@ -23,6 +25,7 @@ from m3agent.fix.handover import Handover
 from m3agent.fix.issue import issue_json
 from m3agent.fix.outcome import Ended
 from m3agent.fix.page import PageWatch
+from m3agent.fix.probes import Place
 from m3agent.fix.report import build_report, evidence_text
 from m3agent.fix.request import CHOSEN, SETTLED, FixRequest
 from m3agent.fix.review import Review, review
@@ -134,7 +137,7 @@ class Fix:
                 self.sink(Notice(text=note, level="warning"))
             for note in worktree.notes:
                 self.sink(Notice(text=note))
-            confinement = open_confinement(self.settings, worktree.root, origin=worktree.origin, lasting_tmp=False)
+            confinement = self._confinement(worktree)
             confinement.tell(self.sink)
             self.suite = Suite(
                 root=worktree.root,
@@ -193,6 +196,16 @@ class Fix:
         self.review = await review(model, self.issue, self.diff, self.budget, self.sink, seed=self.request.seed)
         if not model.info.is_nano:
             self._phase_ended("review", self.review.verdict or self.review.missing, start)
+
+    def _confinement(self, worktree: WorkTree) -> Confinement:
+        return open_confinement(self.settings, worktree.root, origin=worktree.origin, lasting_tmp=False)
+
+    @contextlib.contextmanager
+    def _another(self, worktree: WorkTree, suite: Suite) -> Iterator[Place]:
+        """One more work tree of the same commit, and the same tests in it."""
+        with open_worktree(worktree.origin, worktree.base) as other:
+            sandbox = self._confinement(other).sandbox
+            yield Place(other, dataclasses.replace(suite, root=other.root, sandbox=sandbox))
 
     def _watch(self, page: Page, worktree: WorkTree, suite: Suite) -> PageWatch:
         context = ToolContext(
@@ -275,6 +288,8 @@ class Fix:
             self.baseline,
             self.budget,
             self.sink,
+            # Two runs at once must not meet at a port or a file outside.
+            open_another=partial(self._another, worktree, suite) if worktree.is_clone and suite.sandbox else None,
             max_candidates=self.request.candidates,
             seed=self.request.seed,
         )

@@ -22,11 +22,12 @@ from m3agent.fix.checks import run_checks
 from m3agent.fix.issue import Issue
 from m3agent.fix.mutations import mutations
 from m3agent.fix.outcome import Ended
+from m3agent.fix.probes import Opener, Place, Probe, Probes, num_cores
 from m3agent.fix.prompt import issue_text, search_tools
 from m3agent.fix.ranking import Ranked, fused_log_shares
 from m3agent.fix.suite import Suite
 from m3agent.fix.suspects import Suspect, find_suspects
-from m3agent.fix.trial import Trial, try_change
+from m3agent.fix.trial import Trial, judge
 from m3agent.fix.verify import worse
 from m3agent.fix.worktree import Entry, WorkTree
 from m3agent.llm.protocol import BadReply, ContextFull, LanguageModel, Options
@@ -77,17 +78,18 @@ class Search:
         budget: Budget,
         sink: EventSink,
         *,
+        open_another: Opener | None,
         max_candidates: int,
         seed: int | None,
     ):
         self.model, self.worktree, self.suite, self.baseline = model, worktree, suite, baseline
+        self.open_another = open_another
         self.budget, self.sink, self.max_candidates = budget, sink, max_candidates
         self.options = Options(max_tokens=MAX_EDIT_TOKENS, temperature=0.0, thinking="disabled", seed=seed)
         self.tools = search_tools()
         self.conversation = Conversation(sink)
         self.tried = 0
         self._calls = 0
-        self._load_plugins = True
 
     async def run(self, issue: Issue, images: Sequence[ImagePart] = ()) -> SearchResult:
         """Find an edit after which the targets pass and nothing else breaks; leave it in the work tree.
@@ -102,15 +104,14 @@ class Search:
             raise Ended("not_fixed", "the failing tests run no code of this repository that could be changed")
         reads = await self._locate(suspects)
         start = self._start("candidates", f"at most {self.max_candidates} edits")
-        self._load_plugins = await self.suite.needs_plugins(self.baseline.report, limit_s=self.baseline.limit_s)
-        async for candidate in self._candidates(reads):
-            after = await self._try(candidate)
-            if after is not None:
-                self._end("candidates", f"edit {self.tried} holds", start)
-                await self._tell(candidate, reads, after)
-                return SearchResult(after=after, tried=self.tried)
-            if self.tried == self.max_candidates:
-                break
+        with Probes(Place(self.worktree, self.suite), self.baseline, self.open_another, most=num_cores()) as probes:
+            probes.load_plugins = await self.suite.needs_plugins(self.baseline.report, limit_s=self.baseline.limit_s)
+            async for probe in self._probed(self._candidates(reads), probes):
+                after = await self._judged(probe, load_plugins=probes.load_plugins)
+                if after is not None:
+                    self._end("candidates", f"edit {self.tried} holds", start)
+                    await self._tell(probe.candidate, reads, after)
+                    return SearchResult(after=after, tried=self.tried)
         self._end("candidates", f"none of {self.tried} edits holds", start)
         raise Ended("not_fixed", f"none of {self.tried} tried edits makes the failing tests pass")
 
@@ -212,17 +213,28 @@ class Search:
         own = {id(c.call) for c in reply.candidates if c.proposed}
         return [dataclasses.replace(p, is_mutation=id(p.call) in own) for p in proposals]
 
-    async def _try(self, candidate: Candidate) -> TestReport | None:
-        """Run the tests with the edit in place. The whole suite's report if it holds; else the file is as before."""
-        start = time.monotonic()
-        self.worktree.put(candidate.path, Entry(candidate.after))  # tests could have left a link there
-        trial = Trial(verdict="broken", detail="interrupted")
+    async def _probed(self, candidates: AsyncIterator[Candidate], probes: Probes) -> AsyncIterator[Probe]:
+        """What the targets say of each candidate, in the order of the candidates. The first is tried alone."""
+        left = self.max_candidates
+        while group := [c async for c in _first(candidates, min(left, probes.at_once))]:
+            for probe in await probes.run(group):
+                yield probe
+            left -= len(group)
+            if left:
+                await probes.spread()
+
+    async def _judged(self, probe: Probe, *, load_plugins: bool) -> TestReport | None:
+        """Run all tests with an edit without a fault. Their report if it holds; else the file is as before."""
+        start, candidate = time.monotonic() - probe.duration_s, probe.candidate
+        trial = probe.fault or Trial(verdict="broken", detail="interrupted")
         try:
-            trial = await try_change(self.suite, self.baseline, load_plugins=self._load_plugins)
+            if probe.fault is None:
+                self.worktree.put(candidate.path, Entry(candidate.after))
+                trial = await judge(self.suite, self.baseline, load_plugins=load_plugins)
             if trial.after and (why := worse(await run_checks(self.worktree, self.suite, [candidate.path]))):
                 trial = Trial(verdict="regressed", detail=why)
         finally:
-            if trial.after is None:
+            if probe.fault is None and trial.after is None:
                 self.worktree.put(candidate.path, Entry(candidate.before))
             self.tried += 1
             self.sink(
@@ -317,6 +329,14 @@ class Search:
 def _scored_calls(reply: Reply) -> list[tuple[ToolCall, float]]:
     """Alternatives with their scores; a plain call, from a model that gives no alternatives, counts as certain."""
     return [(c.call, c.score) for c in reply.candidates] or [(call, 0.0) for call in reply.message.tool_calls]
+
+
+async def _first(candidates: AsyncIterator[Candidate], count: int) -> AsyncIterator[Candidate]:
+    """The next `count` of them, or fewer where there are no more."""
+    for _ in range(count):
+        if (candidate := await anext(candidates, None)) is None:
+            return
+        yield candidate
 
 
 def _labels(text: str) -> list[str]:

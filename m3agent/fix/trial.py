@@ -23,8 +23,8 @@ class Trial:
     after: TestReport | None = None
 
 
-async def try_change(suite: Suite, baseline: Baseline, *, load_plugins: bool = True) -> Trial:
-    """Judge the change that lies in the work tree. This is no proof yet; `verify` makes that.
+async def find_fault(suite: Suite, baseline: Baseline, *, load_plugins: bool = True) -> Trial | None:
+    """Why the change that lies in the work tree is none, as soon as one target shows it; None if all of them pass.
 
     `load_plugins` False runs the targets without the runner's plugins (see Suite.needs_plugins), never the whole suite.
     """
@@ -37,8 +37,11 @@ async def try_change(suite: Suite, baseline: Baseline, *, load_plugins: bool = T
     if not quick.could_start or quick.collection_errors:
         return Trial(verdict="broken", detail=quick.reason or "the tests cannot be collected")
     failing = [i for i in baseline.targets if quick.outcomes.get(i) not in ("passed", "xfailed", "xpassed")]
-    if failing:
-        return Trial(verdict="still_failing", detail=f"{_failed_one(failing, quick)} still fails")
+    return Trial(verdict="still_failing", detail=f"{_failed_one(failing, quick)} still fails") if failing else None
+
+
+async def judge(suite: Suite, baseline: Baseline, *, load_plugins: bool = True) -> Trial:
+    """The change in the work tree, in which no fault was found, in the whole suite. `verify` then makes the proof."""
     whole = await suite.run("candidate", limit_s=baseline.limit_s)
     if whole.timed_out or not whole.could_start:
         return Trial(verdict="broken", detail=f"the whole suite did not end within {baseline.limit_s:.0f} s")
