@@ -128,9 +128,16 @@ class Chat:
 
     def _run_beside(self, line: str) -> None:
         """Run a command now, whatever else runs."""
-        task = asyncio.create_task(self._command(line))
+        task = asyncio.create_task(self._command_beside(line))
         self._commands.add(task)
         task.add_done_callback(self._commands.discard)
+
+    async def _command_beside(self, line: str) -> None:
+        """Nobody waits for it, so what the model cannot do is told here."""
+        try:
+            await self._command(line)
+        except ModelError as error:
+            self.notice(str(error), "error")
 
     def expand(self) -> None:
         if isinstance(self.out.view, TerminalView):
