@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import io
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from m3agent.approval import Answer, Mode, Question
@@ -66,12 +67,19 @@ def converse(
     resume: str | None = None,
     mode: Mode = "auto",
     approves: bool = False,
+    beside: str = "",
 ) -> Conversed:
-    """Say the lines one after the other, each when the one before is answered."""
-    return asyncio.run(_converse(settings_in(home), repo, turns, lines, resume, mode, approves))
+    """Say the lines one after the other, each when the one before is answered; `beside` when something is approved."""
+    return asyncio.run(_converse(settings_in(home), repo, turns, lines, resume, mode, approves, beside))
 
 
 async def _yes(question: Question) -> Answer:
+    return Answer(accepted=True)
+
+
+async def _yes_but_first(chat: Chat, line: str, question: Question) -> Answer:
+    chat.submit(line)
+    await asyncio.sleep(0.1)
     return Answer(accepted=True)
 
 
@@ -83,6 +91,7 @@ async def _converse(
     resume: str | None,
     mode: Mode,
     approves: bool,
+    beside: str,
 ) -> Conversed:
     store = SessionStore(settings.sessions_dir)
     saved = saved_conversation(settings, resume) if resume else None
@@ -97,6 +106,8 @@ async def _converse(
         requests = saved.requests if saved else ()
         chat = Chat(settings, model, out, work, repo, mode=mode, seed=None, requests=requests, lines=Lines(lines))
         chat.approve = _yes if approves else None
+        if beside:
+            chat.approve = partial(_yes_but_first, chat, beside)
         began_as = out.run_id
         await chat.run("")
         await work.close()

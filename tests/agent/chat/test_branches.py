@@ -9,7 +9,7 @@ import pytest
 
 from m3agent.errors import M3Error
 from m3agent.events import Aside, MessageAdded
-from m3agent.llm.protocol import ContextFull, Finished, TextDelta
+from m3agent.llm.protocol import ContextFull, Finished, TextDelta, Unavailable
 from m3agent.messages import Message, ToolCall, assistant
 from m3agent.session.store import SessionStore
 from tests.agent.chat.talking import Conversed, converse, settings_in
@@ -131,6 +131,14 @@ def test_a_question_aside_leaves_no_trace_in_the_conversation(tmp_path: Path, re
     empty = converse(home, repo, [[TextDelta(text=" "), Finished(reason="stop")]], ["/btw well?", "/btw"])
     assert "gave no answer in words" in empty.told
     assert "write a question behind it" in empty.told
+
+
+def test_a_question_aside_that_finds_no_model_is_answered_so_while_the_work_goes_on(tmp_path: Path, repo: Path) -> None:
+    asks = assistant(calls=(call(1, "shell", command="echo hello"),))
+    turns = [asks, [Unavailable("nobody is there")], assistant("It says hello.")]
+    found = converse(tmp_path / "home", repo, turns, ["say it"], mode="ask", beside="/btw what is hello?")
+    assert "nobody is there" in found.told
+    assert found.texts[-1] == "It says hello."
 
 
 def test_a_session_is_open_in_one_place_only(tmp_path: Path) -> None:
