@@ -140,3 +140,28 @@ def test_m3_alone_explains_itself_on_one_screen(home: Path, repo: Path, width: i
         assert terminal.wait_for_end() == 0
     finally:
         terminal.close()
+
+
+LINKS = "Read [the page](https://example.org/a?b=1) and [this](file:///etc/passwd), or [x](https://e.org/\x1b]52;c;aGk=\x07)."
+CLICKABLE = re.compile(r"\x1b\]8;[^;]*;([^\x1b\x07]+)\x1b\\")
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "addresses"),
+    [
+        ({"TERM_PROGRAM": "WezTerm"}, (), {"https://example.org/a?b=1", "https://e.org/"}),
+        ({"TERM_PROGRAM": "WezTerm", "TMUX": "/tmp/tmux-0/default,1,0"}, (), set()),
+        ({"TERM_PROGRAM": "WezTerm"}, ("--screen-reader",), set()),
+        ({}, (), set()),
+    ],
+    ids=["known", "inside tmux", "a screen reader", "unknown"],
+)
+def test_the_address_of_a_link_stands_in_sight_and_is_clickable_where_the_terminal_is_known_to_show_it(
+    talk: Talk, variables: dict[str, str], options: tuple[str, ...], addresses: set[str]
+) -> None:
+    terminal, _ = talk(assistant(LINKS), options=options, **{"TERM_PROGRAM": "", "TMUX": "", **variables})
+    terminal.type("where?\r")
+    terminal.wait_for("example.org/a?b=1")
+    terminal.wait_for("e.org/")
+    assert set(CLICKABLE.findall(terminal.raw)) == addresses
+    assert "\x1b]52" not in terminal.raw
