@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,8 +22,10 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}")
 
 
 def new_run_id() -> str:
-    """A name that sorts by time: `20260930-141503-9f3a`."""
-    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    """A name that sorts by time, also within a second: `20260930-141503-9f3a` ends with parts of it, 15 us each."""
+    time.sleep(2e-5)  # the next name is another one
+    now = datetime.datetime.now(datetime.UTC)
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 0x10000 // 1_000_000:04x}"
 
 
 class Session:
