@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import pty
@@ -134,8 +133,6 @@ async def draw(events: list[Event] | Iterator[Event], report: Path) -> None:
         screen = Screen(console, Person(), completer=completer, history=Path(folder) / "history", vi=False)
         view = TerminalView(console)
         view.surface = screen
-        gc.collect()
-        gc.freeze()  # as the chat does
         drawing = asyncio.create_task(screen.run())
         await asyncio.sleep(0.5)
         times: list[float] = []

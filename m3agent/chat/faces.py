@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import hashlib
 import sys
 from pathlib import Path
@@ -45,8 +44,6 @@ async def _run_on_screen(talk: Chat, view: TerminalView, first: str) -> None:
     talk.face = screen
     talk.approve = _paused(approver(screen.print, screen.ask, talk.rules.append), view)
     view.surface = screen
-    gc.collect()
-    gc.freeze()  # else each full collection walks through all modules, and a key waits for it that long
     drawing = asyncio.create_task(screen.run())
     drawing.add_done_callback(lambda task: inbox.close())  # also when the terminal goes away
     try:

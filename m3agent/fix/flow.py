@@ -200,6 +200,10 @@ class Fix:
     def _confinement(self, worktree: WorkTree) -> Confinement:
         return open_confinement(self.settings, worktree.root, origin=worktree.origin, lasting_tmp=False)
 
+    def _may_be_several(self, worktree: WorkTree, suite: Suite) -> bool:
+        """Whether more work trees may be used: without a sandbox two runs could meet at a port or a file outside."""
+        return worktree.is_clone and suite.sandbox is not None
+
     @contextlib.contextmanager
     def _another(self, worktree: WorkTree, suite: Suite) -> Iterator[Place]:
         """One more work tree of the same commit, and the same tests in it."""
@@ -288,8 +292,7 @@ class Fix:
             self.baseline,
             self.budget,
             self.sink,
-            # Two runs at once must not meet at a port or a file outside.
-            open_another=partial(self._another, worktree, suite) if worktree.is_clone and suite.sandbox else None,
+            open_another=partial(self._another, worktree, suite) if self._may_be_several(worktree, suite) else None,
             max_candidates=self.request.candidates,
             seed=self.request.seed,
         )

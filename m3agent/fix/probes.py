@@ -1,7 +1,7 @@
 """Several candidates under test at once, each in a work tree of its own.
 
-A second work tree is made when the first candidate was wrong; there are as many as the machine has cores. They serve to
-find faults, which most candidates have: one in which none is found is judged in the first work tree, where the
+There is one work tree more each time that all candidates were wrong, up to as many as the machine has cores. They serve
+to find faults, which most candidates have: one in which none is found is judged in the first work tree, where the
 repair is made.
 """
 
@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from types import TracebackType
 
 from m3agent.errors import M3Error
@@ -54,11 +54,12 @@ def num_cores() -> int:
 class Probes(contextlib.AbstractContextManager["Probes"]):
     """The places in which candidates are tried. `open_another` makes one more, None says that there can be none."""
 
-    def __init__(self, first: Place, baseline: Baseline, open_another: Opener | None, *, most: int):
+    def __init__(
+        self, first: Place, baseline: Baseline, open_another: Opener | None, *, most: int, load_plugins: bool = True
+    ):
         self._places, self._baseline, self._open_another = [first], baseline, open_another
-        self._most = min(most, MOST)
+        self._most, self._load_plugins = min(most, MOST), load_plugins
         self._opened = contextlib.ExitStack()
-        self.load_plugins = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -70,43 +71,48 @@ class Probes(contextlib.AbstractContextManager["Probes"]):
         """How many candidates `run` takes."""
         return len(self._places)
 
-    async def spread(self) -> None:
-        """Make the other work trees. One in which the targets do not fail as they do in the first is not used."""
-        opener, self._open_another = self._open_another, None
-        if opener is None:
+    async def grow(self) -> None:
+        """Make one more work tree, if there may be one. Where the targets do not fail as in the first, none follows."""
+        opener = self._open_another
+        if opener is None or self.at_once == self._most:
             return
-        with contextlib.suppress(M3Error, OSError):  # one place is enough
-            while len(self._places) < self._most:
-                place = self._opened.enter_context(opener())
-                if not await self._is_like_the_first(place.suite):
-                    return
+        self._open_another = None
+        with contextlib.suppress(M3Error, OSError):  # a full disk, for instance: those that there are do the work
+            place = self._opened.enter_context(opener())
+            if await self._is_like_the_first(place.suite):
                 self._places.append(place)
+                self._open_another = opener
 
-    async def run(self, candidates: Sequence[Candidate]) -> list[Probe]:
-        """Try these, at most `at_once`, all at the same time. The work trees are then as they were."""
-        pairs = zip(candidates, self._places, strict=False)
-        done = await asyncio.gather(*(self._probe(*pair) for pair in pairs), return_exceptions=True)
-        return [_result(each) for each in done]
+    async def run(self, candidates: Sequence[Candidate]) -> AsyncGenerator[Probe, None]:
+        """Try these, at most `at_once`, all at the same time; their probes in their order, each as soon as it is known.
+
+        The first work tree is free with the first probe. Closing the generator stops those that still run.
+        """
+        tasks = [
+            asyncio.create_task(self._probe(candidate, place))
+            for candidate, place in zip(candidates, self._places, strict=False)
+        ]
+        try:
+            for task in tasks:
+                yield await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _probe(self, candidate: Candidate, place: Place) -> Probe:
         start = time.monotonic()
         with _changed(place.worktree, candidate):
-            fault = await find_fault(place.suite, self._baseline, load_plugins=self.load_plugins)
+            fault = await find_fault(place.suite, self._baseline, load_plugins=self._load_plugins)
         return Probe(candidate=candidate, fault=fault, duration_s=time.monotonic() - start)
 
     async def _is_like_the_first(self, suite: Suite) -> bool:
         targets, limit_s = self._baseline.targets, self._baseline.short_limit_s
         report = await suite.run(
-            "another work tree", targets, limit_s=limit_s, load_plugins=self.load_plugins, stop_at_failure=True
+            "another work tree", targets, limit_s=limit_s, load_plugins=self._load_plugins, stop_at_failure=True
         )
         known = {failure.test_id: failure.error_type for failure in self._baseline.report.failures}
         return bool(report.failures) and all(known.get(f.test_id) == f.error_type for f in report.failures)
-
-
-def _result(done: Probe | BaseException) -> Probe:
-    if isinstance(done, BaseException):
-        raise done
-    return done
 
 
 @contextlib.contextmanager

@@ -6,9 +6,10 @@ won enters the conversation, as ordinary messages.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from m3_tools.base import DiffBlock, TestsBlock, ToolContext, ToolResult, call_tool
@@ -104,16 +105,26 @@ class Search:
             raise Ended("not_fixed", "the failing tests run no code of this repository that could be changed")
         reads = await self._locate(suspects)
         start = self._start("candidates", f"at most {self.max_candidates} edits")
-        with Probes(Place(self.worktree, self.suite), self.baseline, self.open_another, most=num_cores()) as probes:
-            probes.load_plugins = await self.suite.needs_plugins(self.baseline.report, limit_s=self.baseline.limit_s)
-            async for probe in self._probed(self._candidates(reads), probes):
-                after = await self._judged(probe, load_plugins=probes.load_plugins)
-                if after is not None:
-                    self._end("candidates", f"edit {self.tried} holds", start)
-                    await self._tell(probe.candidate, reads, after)
-                    return SearchResult(after=after, tried=self.tried)
-        self._end("candidates", f"none of {self.tried} edits holds", start)
-        raise Ended("not_fixed", f"none of {self.tried} tried edits makes the failing tests pass")
+        found = await self._first_that_holds(self._candidates(reads))
+        if found is None:
+            self._end("candidates", f"none of {self.tried} edits holds", start)
+            raise Ended("not_fixed", f"none of {self.tried} tried edits makes the failing tests pass")
+        candidate, after = found
+        self._end("candidates", f"edit {self.tried} holds", start)
+        await self._tell(candidate, reads, after)
+        return SearchResult(after=after, tried=self.tried)
+
+    async def _first_that_holds(self, candidates: AsyncIterator[Candidate]) -> tuple[Candidate, TestReport] | None:
+        """The first candidate that holds, which then lies in the work tree, and the whole suite's report."""
+        load_plugins = await self.suite.needs_plugins(self.baseline.report, limit_s=self.baseline.limit_s)
+        first, cores = Place(self.worktree, self.suite), num_cores()
+        with Probes(first, self.baseline, self.open_another, most=cores, load_plugins=load_plugins) as probes:
+            async with contextlib.aclosing(self._probed(candidates, probes)) as probed:
+                async for probe in probed:
+                    after = await self._judged(probe, load_plugins=load_plugins)
+                    if after is not None:
+                        return probe.candidate, after
+        return None
 
     async def _report_tests(self, report: TestReport) -> None:
         """The model's call of `test`, answered with a run that was already made."""
@@ -213,15 +224,16 @@ class Search:
         own = {id(c.call) for c in reply.candidates if c.proposed}
         return [dataclasses.replace(p, is_mutation=id(p.call) in own) for p in proposals]
 
-    async def _probed(self, candidates: AsyncIterator[Candidate], probes: Probes) -> AsyncIterator[Probe]:
+    async def _probed(self, candidates: AsyncIterator[Candidate], probes: Probes) -> AsyncGenerator[Probe, None]:
         """What the targets say of each candidate, in the order of the candidates. The first is tried alone."""
         left = self.max_candidates
         while group := [c async for c in _first(candidates, min(left, probes.at_once))]:
-            for probe in await probes.run(group):
-                yield probe
+            async with contextlib.aclosing(probes.run(group)) as probed:
+                async for probe in probed:
+                    yield probe
             left -= len(group)
             if left:
-                await probes.spread()
+                await probes.grow()
 
     async def _judged(self, probe: Probe, *, load_plugins: bool) -> TestReport | None:
         """Run all tests with an edit without a fault. Their report if it holds; else the file is as before."""

@@ -6,6 +6,7 @@ Finished things are printed once and belong to the terminal; only the lines belo
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,7 @@ class Screen(Face):
 
     async def run(self) -> None:
         """Draw and listen until `close`."""
+        gc.freeze()  # else each full collection walks through all that is loaded, and a key waits for it
         self._attention.begin()
         try:
             await self.app.run_async(handle_sigint=False, set_exception_handler=False)

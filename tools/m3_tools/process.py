@@ -132,8 +132,8 @@ async def run_process(
 
     `on_start` gets the number of the process, and its output, which grows. stdout and stderr come as one stream. With
     `line_chars` longer lines are cut in the result's text; without `for_model` there is no text, which takes long to
-    make of megabytes. Without `starts_others` a program that ends by itself is trusted to have left nothing.
-    Raises ToolError if the command cannot be started.
+    make of megabytes, and the output is read with rests. Without `starts_others` a program that ends by itself is
+    trusted to have left nothing. Raises ToolError if the command cannot be started.
     """
     token = secrets.token_hex(16)
     output = Output(spill_dir, head_bytes, tail_bytes, on_output, line_chars=line_chars)

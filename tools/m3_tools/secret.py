@@ -36,14 +36,6 @@ _OF_TESTS = frozenset({"test", "tests", "testing", "testdata", "fixtures", "spec
 _OF_OTHERS = frozenset({"site-packages", "node_modules", ".git"})
 """Folders of installed packages, whose certificates everybody has, and git's own."""
 
-
-@functools.cache
-def _expression(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """One expression for all of them: every file of a large tree is judged."""
-    return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns))
-
-
-_SUSPECT = _expression(FILES + KEY_FILES).match
 _VARIABLE = re.compile(
     r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_KEY|PRIVATE_KEY|AUTH(?!OR|_SOCK)", re.IGNORECASE
 )
@@ -82,7 +74,7 @@ class Secrets:
     def guards(self, name: str) -> bool:
         """Whether the file of this name, relative to the work tree and with forward slashes, is kept from the model."""
         last = name.rpartition("/")[2].lower()
-        if not _SUSPECT(last) or _fits(last, _EXAMPLES):
+        if not _suspect().match(last) or _fits(last, _EXAMPLES):
             return False
         folders = name.lower().split("/")[:-1]
         if not _OF_OTHERS.isdisjoint(folders):
@@ -163,6 +155,18 @@ class RedactedStream:
 
 def _fits(name: str, patterns: tuple[str, ...]) -> bool:
     return _expression(patterns).match(name) is not None
+
+
+@functools.cache
+def _expression(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """One expression for all of them."""
+    return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns))
+
+
+@functools.cache
+def _suspect() -> re.Pattern[str]:
+    """All names of secrets and keys: every file of a large tree is judged, so no tuple is looked up for each."""
+    return _expression(FILES + KEY_FILES)
 
 
 @functools.lru_cache(maxsize=8)

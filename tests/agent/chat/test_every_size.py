@@ -139,7 +139,8 @@ def test_everything_can_be_done_at_every_size(
     terminal.press("Shift+Tab")
     terminal.wait_for("auto>")
     tell("start it", "It goes on.")
-    terminal.wait_until(lambda: width < 80 or "· 1 in the background" in terminal.text())
+    if width >= 80:  # the narrow status line has no room for it
+        terminal.wait_for("· 1 in the background")
     tell("/review sums.py", "Reviewed.")
     assert said(server)[-1] == "Read sums.py and criticise it."
 

@@ -142,14 +142,14 @@ def test_m3_alone_explains_itself_on_one_screen(home: Path, repo: Path, width: i
         terminal.close()
 
 
-LINKS = "Read [the page](https://example.org/a?b=1) and [this](file:///etc/passwd), or [x](https://e.org/\x1b]52;c;aGk=\x07)."
+LINKS = "Read [the page](https://example.org/a?b=1) and [this](file:///etc/passwd), or [x](https://example.net/\x1b]52;c;aGk=\x07)."
 CLICKABLE = re.compile(r"\x1b\]8;[^;]*;([^\x1b\x07]+)\x1b\\")
 
 
 @pytest.mark.parametrize(
     ("variables", "options", "addresses"),
     [
-        ({"TERM_PROGRAM": "WezTerm"}, (), {"https://example.org/a?b=1", "https://e.org/"}),
+        ({"TERM_PROGRAM": "WezTerm"}, (), {"https://example.org/a?b=1", "https://example.net/"}),
         ({"TERM_PROGRAM": "WezTerm", "TMUX": "/tmp/tmux-0/default,1,0"}, (), set()),
         ({"TERM_PROGRAM": "WezTerm"}, ("--screen-reader",), set()),
         ({}, (), set()),
@@ -162,6 +162,6 @@ def test_the_address_of_a_link_stands_in_sight_and_is_clickable_where_the_termin
     terminal, _ = talk(assistant(LINKS), options=options, **{"TERM_PROGRAM": "", "TMUX": "", **variables})
     terminal.type("where?\r")
     terminal.wait_for("example.org/a?b=1")
-    terminal.wait_for("e.org/")
+    terminal.wait_for("example.net/")
     assert set(CLICKABLE.findall(terminal.raw)) == addresses
     assert "\x1b]52" not in terminal.raw

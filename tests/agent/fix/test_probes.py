@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import pytest
 
 from m3_tools.base import ToolResult
 from m3agent.confinement import detection
+from m3agent.errors import M3Error
 from m3agent.events import CandidateTried
 from m3agent.fix import search
 from m3agent.fix.baseline import Baseline, take_baseline
 from m3agent.fix.candidates import Candidate, Proposal
 from m3agent.fix.issue import Issue
-from m3agent.fix.probes import Opener, Place, Probes
+from m3agent.fix.probes import Opener, Place, Probe, Probes
 from m3agent.fix.suite import Suite
 from m3agent.fix.suspects import Suspect
 from m3agent.fix.worktree import WorkTree, open_worktree
@@ -64,15 +66,23 @@ def candidate(worktree: WorkTree, line: bytes) -> Candidate:
     return Candidate(proposal=proposal, path=STOCK, before=before, after=after, diff="", result=ToolResult(text=""))
 
 
+def grown(probes: Probes) -> int:
+    """How many candidates can be tried at once when one more place was asked for."""
+    asyncio.run(probes.grow())
+    return probes.at_once
+
+
+async def all_of(probed: AsyncIterator[Probe]) -> list[Probe]:
+    return [probe async for probe in probed]
+
+
 def test_each_place_has_a_candidate_of_its_own(first: Place, baseline: Baseline, temporary_folder: Path) -> None:
     candidates = [candidate(first.worktree, line) for line in (WRONG, RIGHT, b"return level)")]
     with Probes(first, baseline, another(first), most=3) as probes:
-        assert probes.at_once == 1
-        asyncio.run(probes.spread())
-        assert probes.at_once == 3
+        assert [grown(probes) for _ in range(4)] == [2, 3, 3, 3]
         assert len(list(temporary_folder.glob("m3-fix-*"))) == 3
         for order in (candidates, candidates[::-1]):
-            found = asyncio.run(probes.run(order))
+            found = asyncio.run(all_of(probes.run(order)))
             assert [probe.candidate for probe in found] == order
             verdicts = {probe.candidate.after: probe.fault and probe.fault.verdict for probe in found}
             assert [verdicts[c.after] for c in candidates] == ["still_failing", None, "broken"]
@@ -84,8 +94,7 @@ def test_each_place_has_a_candidate_of_its_own(first: Place, baseline: Baseline,
 @pytest.mark.parametrize("damage", ["def needs_reorder(level, limit):\n    return 1 / 0\n\n\norder = None\n", "none"])
 def test_a_place_where_the_tests_fail_otherwise_is_not_used(first: Place, baseline: Baseline, damage: str) -> None:
     with Probes(first, baseline, another(first, damage), most=4) as probes:
-        asyncio.run(probes.spread())
-        assert probes.at_once == 1
+        assert [grown(probes) for _ in range(2)] == [1, 1]
 
 
 def test_one_place_is_enough_where_there_can_be_no_other(first: Place, baseline: Baseline) -> None:
@@ -96,9 +105,8 @@ def test_one_place_is_enough_where_there_can_be_no_other(first: Place, baseline:
 
     for opener in (None, full):
         with Probes(first, baseline, opener, most=4) as probes:
-            asyncio.run(probes.spread())
-            assert probes.at_once == 1
-            (probe,) = asyncio.run(probes.run([candidate(first.worktree, RIGHT)]))
+            assert grown(probes) == 1
+            (probe,) = asyncio.run(all_of(probes.run([candidate(first.worktree, RIGHT)])))
             assert probe.fault is None
 
 
@@ -106,13 +114,29 @@ def test_a_failure_of_one_place_is_raised_when_all_are_done(first: Place, baseli
     wrong = candidate(first.worktree, WRONG)
     outside = dataclasses.replace(wrong, path="../outside/stock.py")
     with Probes(first, baseline, another(first), most=2) as probes:
-        asyncio.run(probes.spread())
-        with pytest.raises(Exception, match="outside"):
-            asyncio.run(probes.run([wrong, outside]))
-        assert (first.worktree.root / STOCK).read_bytes() == wrong.before
+        assert grown(probes) == 2
+        for order in ([wrong, outside], [outside, wrong]):
+            with pytest.raises(M3Error, match="out of the work tree"):
+                asyncio.run(all_of(probes.run(order)))
+            assert (first.worktree.root / STOCK).read_bytes() == wrong.before
 
 
-@pytest.mark.skipif(detection().backend is None, reason=detection().reason())
+def test_a_right_one_does_not_wait_for_one_that_hangs(first: Place, baseline: Baseline, temporary_folder: Path) -> None:
+    right, hangs = candidate(first.worktree, RIGHT), candidate(first.worktree, b"while True: pass")
+    with Probes(first, baseline, another(first), most=2) as probes:
+        assert grown(probes) == 2
+
+        async def take_the_first() -> Probe:
+            async with contextlib.aclosing(probes.run([right, hangs])) as probed:
+                return await anext(probed)
+
+        start = time.monotonic()
+        assert asyncio.run(take_the_first()).fault is None
+        assert time.monotonic() - start < baseline.short_limit_s
+        for place in temporary_folder.glob(f"m3-fix-*/*/{STOCK}"):
+            assert place.read_bytes() == right.before
+
+
 def test_the_outcome_is_that_of_one_after_the_other(
     shop: Path, fix: Any, proposing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +151,7 @@ def test_the_outcome_is_that_of_one_after_the_other(
         events = [event for event in result.events.events if isinstance(event, CandidateTried)]
         ways.append([(event.index, event.verdict, event.detail, event.diff) for event in events])
         names = [run["name"] for run in result.report["runs"]]
-        assert names.count("another work tree") == cores - 1
+        assert names.count("another work tree") == (cores > 1 and detection().backend is not None)
         assert result.report["candidates"]["tried"] == 3
     assert ways[0] == ways[1]
     assert [verdict for _, verdict, *_ in ways[0]] == ["still_failing", "still_failing", "fixed"]
