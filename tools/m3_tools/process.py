@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import dataclasses
 import fcntl
+import math
 import os
 import secrets
 import signal
@@ -32,8 +33,8 @@ TOKEN = "M3_PROCESS_TOKEN"
 _DRAIN_S = 0.2
 _TERM_GRACE_S = 1.0
 _PIPE_BYTES = 1 << 20
-_REST_S = 0.002
-"""Between two reads of what nobody watches: a program that prints much then keeps the processor."""
+_MUCH_BYTES, _REST_S = 4 << 20, 0.002
+"""A program that has printed so much, unwatched, is read with rests: it keeps the processor. Less is faster without."""
 _KILL_ROUNDS = 50
 _LOOKS = 2
 _EDITORS = ("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "HGEDITOR", "SVN_EDITOR")
@@ -164,7 +165,7 @@ async def run_process(
         os.close(write_end)
     if on_start is not None:
         on_start(process.pid, output)
-    pipe = _Pipe(read_end, output, rest_s=0.0 if for_model else _REST_S)
+    pipe = _Pipe(read_end, output, rests=not for_model)
     timed_out, all_ended, stopped = False, False, []
     try:
         try:
@@ -198,9 +199,9 @@ async def run_process(
 class _Pipe:
     """Feeds the output from a pipe while the event loop runs, and drains what is left when it is closed."""
 
-    def __init__(self, descriptor: int, output: Output, *, rest_s: float):
+    def __init__(self, descriptor: int, output: Output, *, rests: bool):
         self._descriptor, self._output, self._loop = descriptor, output, asyncio.get_running_loop()
-        self._rest_s = rest_s
+        self._rests_after = _MUCH_BYTES if rests else math.inf
         self._rest: asyncio.TimerHandle | None = None
         os.set_blocking(descriptor, False)
         self._watch()
@@ -209,13 +210,13 @@ class _Pipe:
         self._loop.add_reader(self._descriptor, self._on_ready)
 
     def _on_ready(self) -> None:
-        if self._read() and self._rest_s:
+        if self._read() and self._output.total_bytes > self._rests_after:
             self._loop.remove_reader(self._descriptor)
-            self._rest = self._loop.call_later(self._rest_s, self._watch)
+            self._rest = self._loop.call_later(_REST_S, self._watch)
 
     def _read(self) -> bool:
         try:
-            chunk = os.read(self._descriptor, _PIPE_BYTES if self._rest_s else 1 << 16)
+            chunk = os.read(self._descriptor, _PIPE_BYTES if self._output.total_bytes > self._rests_after else 1 << 16)
         except BlockingIOError:
             return False
         if not chunk:

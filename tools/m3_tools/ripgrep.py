@@ -58,14 +58,16 @@ async def names_below(
     context: ToolContext, folder: Path, options: Sequence[str] = (), *, include_ignored: bool = False
 ) -> list[str]:
     """The same names in any order, of those files that the options of ripgrep let through."""
-    # Without a folder named, the names need no ./ taken from them.
-    where = ["--", os.path.relpath(folder, context.root)] if folder != context.root else []
+    # ripgrep is an eighth slower where no folder is named. Every name then begins with ./
+    where = os.path.join(".", os.path.relpath(folder, context.root)) if folder != context.root else "."
     result = await run_ripgrep(
         context,
-        ["--files", "--null", "--no-messages", *options, "--glob=!.git", "--glob=!.m3", *where],
+        ["--files", "--null", "--no-messages", *options, "--glob=!.git", "--glob=!.m3", "--", where],
         include_ignored=include_ignored,
     )
-    return os.fsdecode(result.head).split("\0")[:-1]
+    whole, _, _ = result.head.rpartition(b"\0")
+    listed = os.fsdecode(whole).removeprefix("./")
+    return listed.split("\0./") if listed else []
 
 
 by_folder: Callable[[str], str] = operator.methodcaller("replace", "/", "\0")
