@@ -6,12 +6,12 @@ usage: demo.py [EXAMPLE]        (default: inventory)
 from __future__ import annotations
 
 import hashlib
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from m3agent.commands.tour import repair_example
 
 EXAMPLES = Path(__file__).parent
 
@@ -33,17 +33,13 @@ def main() -> int:
         return 2
     before = fingerprint(example)
     with tempfile.TemporaryDirectory(prefix="m3-demo-") as folder:
-        copy = Path(folder) / name
-        shutil.copytree(example, copy, ignore=shutil.ignore_patterns("__pycache__", ".m3", ".pytest_cache"))
-        command = ["m3", "fix", "--repo", str(copy), "--issue", "1", "--model", "nano"]
-        print(f"$ m3 fix --repo {name} --issue 1 --model nano\n", file=sys.stderr)
         started = time.monotonic()
-        done = subprocess.run([sys.executable, "-m", "m3agent", *command[1:]])
-        print(f"\nThat took {time.monotonic() - started:.0f} s, exit code {done.returncode}.", file=sys.stderr)
+        code = repair_example(example, Path(folder))
+        print(f"\nThat took {time.monotonic() - started:.0f} s, exit code {code}.", file=sys.stderr)
     if fingerprint(example) != before:
         print("demo: the tracked example was changed, which must never happen", file=sys.stderr)
         return 1
-    return done.returncode
+    return code
 
 
 if __name__ == "__main__":

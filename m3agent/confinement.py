@@ -44,12 +44,13 @@ def open_confinement(
             unconfined="no sandbox works on this machine, so commands run with all your rights "
             f"({found.reason()}). `m3 doctor` shows what was tried; --no-sandbox accepts it."
         )
-    search_path = settings.command_environment.get("PATH", "").split(os.pathsep)
+    given = settings.command_environment
+    folders = (*given.get("PATH", "").split(os.pathsep), given.get("VIRTUAL_ENV", ""))
     policy = work_tree_policy(
         root,
         readable=(
             *(Path(prefix) for prefix in (sys.prefix, sys.base_prefix)),
-            *(Path(folder) for folder in search_path if os.path.isabs(folder)),
+            *(Path(folder) for folder in folders if os.path.isabs(folder)),
             RECORDER_FOLDER,
             settings.state_dir / "output",
             *((origin,) if origin else ()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -48,7 +49,10 @@ def tour() -> int:
     click.echo()
     if not click.confirm("Watch nano repair the bundled example, on a copy?", default=False):
         return 0
-    return _show_example(example)
+    folder = Path(tempfile.mkdtemp(prefix="m3-example-"))  # it stays, so that the person can look at it
+    code = repair_example(example, folder)
+    click.echo(f"\nThe copy stays in {folder}.\nNow try it on your own code: m3 chat")
+    return code
 
 
 def page(settings: Settings) -> list[Text]:
@@ -74,12 +78,14 @@ def _origin(settings: Settings) -> str:
     return ", the small model that is built in; it is not M3" if settings.model == "nano" else ""
 
 
-def _show_example(example: Path) -> int:
-    """Repair the example in a copy that stays, so that the person can look at it."""
-    copy = Path(tempfile.mkdtemp(prefix="m3-example-")) / "inventory"
+def repair_example(example: Path, folder: Path) -> int:
+    """Copy the example into the folder, and repair it there with nano. Returns the exit code.
+
+    Its tests run in the environment of m3, which has what they need; the one that is active may lack pytest.
+    """
+    copy = folder / example.name
     shutil.copytree(example, copy, ignore=shutil.ignore_patterns("__pycache__", ".m3", ".pytest_cache"))
     command = ["fix", "--repo", str(copy), "--issue", "1", "--model", "nano"]
     click.echo(f"$ m3 {' '.join(command)}\n")
-    code = subprocess.run([sys.executable, "-m", "m3agent", *command], check=False).returncode
-    click.echo(f"\nThe copy stays in {copy}.\nNow try it on your own code: m3 chat")
-    return code
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    return subprocess.run([sys.executable, "-m", "m3agent", *command], check=False, env=environment).returncode

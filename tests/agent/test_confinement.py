@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,20 @@ def test_tests_in_the_sandbox_give_the_same_report_and_write_nothing_outside(rep
     }
     assert {failure.error_type for failure in report.failures} >= {"AssertionError", "OSError"}
     assert not outside.exists()
+
+
+def test_the_active_environment_can_be_used_wherever_it_lies(repo: Path, tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # where a command sees nothing else
+        venv.create(folder, with_pip=False, symlinks=True)
+        chosen = Settings(state_dir=tmp_path / "state", command_environment={**os.environ, "VIRTUAL_ENV": folder})
+        (repo / "test_add.py").write_text("import unittest\nclass T(unittest.TestCase):\n    def test_it(self): ...\n")
+        report = asyncio.run(
+            run_tests(
+                repo, command="python -m unittest", environment=chosen.command_environment,
+                sandbox=open_confinement(chosen, repo, lasting_tmp=False).sandbox,
+            )
+        )  # fmt: skip
+    assert report.passed, report.reason
 
 
 @needs_sandbox
