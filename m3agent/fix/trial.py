@@ -37,7 +37,7 @@ async def find_fault(suite: Suite, baseline: Baseline, *, load_plugins: bool = T
     if not quick.could_start or quick.collection_errors:
         return Trial(verdict="broken", detail=quick.reason or "the tests cannot be collected")
     failing = [i for i in baseline.targets if quick.outcomes.get(i) not in ("passed", "xfailed", "xpassed")]
-    return Trial(verdict="still_failing", detail=f"{_failed_one(failing, quick)} still fails") if failing else None
+    return Trial(verdict="still_failing", detail=_failed_one(failing, quick)) if failing else None
 
 
 async def judge(suite: Suite, baseline: Baseline, *, load_plugins: bool = True) -> Trial:
@@ -53,5 +53,5 @@ async def judge(suite: Suite, baseline: Baseline, *, load_plugins: bool = True) 
 
 
 def _failed_one(failing: Sequence[str], report: TestReport) -> str:
-    """The test that ended the run: the others that are not known to pass did not run."""
-    return next((test_id for test_id in failing if test_id in report.outcomes), failing[0])
+    """The name of the test that ended the run: the others that are not known to pass did not run."""
+    return next((test_id for test_id in failing if test_id in report.outcomes), failing[0]).rpartition("::")[2]
