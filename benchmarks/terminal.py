@@ -114,9 +114,6 @@ class Person:
     async def take_picture(self, name: str, path: Path | None) -> bool:
         return False
 
-    def is_command(self, line: str) -> bool:
-        return False
-
     def stop(self) -> None: ...
     def leave(self) -> None: ...
     def next_mode(self) -> None: ...

@@ -31,6 +31,7 @@ from m3agent.settings import Settings
 from m3agent.sinks import tee
 from m3agent.ui.face import Face
 from m3agent.ui.input import LineInput, PipeInput
+from m3agent.ui.listener import is_command
 from m3agent.ui.terminal import TerminalView
 from m3agent.workspace import Workspace
 
@@ -88,7 +89,7 @@ class Chat:
         while line is not None:
             if line.split()[:1] in (["/quit"], ["/exit"]):
                 return
-            if line.startswith("/"):
+            if is_command(line):
                 await self._interruptible(self._command(line))
             elif line.startswith("!"):
                 await self._interruptible(own.shell(self, line[1:].strip()))
@@ -115,16 +116,10 @@ class Chat:
         """A line from the screen: it waits for its turn, except for a command that only tells or sets something."""
         from m3agent.chat.commands import is_instant
 
-        if self.working and is_instant(line):
+        if self.working and is_instant(self, line):
             self._run_beside(line)
         else:
             self._inbox.put(line, later=later)
-
-    def is_command(self, line: str) -> bool:
-        from m3agent.chat.commands import COMMANDS
-
-        name = line.split()[0] if line.startswith("/") else ""
-        return name in COMMANDS or name in self.custom
 
     def _run_beside(self, line: str) -> None:
         """Run a command now, whatever else runs."""

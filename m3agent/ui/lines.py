@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from m3agent.ui.face import Face
 from m3agent.ui.input import in_daemon_thread
-from m3agent.ui.listener import Listener
+from m3agent.ui.listener import Listener, is_command
 from m3agent.ui.plain import PlainView
 
 
@@ -28,7 +28,7 @@ class Lines(Face):
         """Read until the end of the input."""
         while line := await in_daemon_thread(sys.stdin.readline):
             text = line.rstrip("\n")
-            is_answer = self._asks_for_text or not self._listener.is_command(text)
+            is_answer = self._asks_for_text or not is_command(text)
             if self._answer is not None and not self._answer.done() and is_answer:
                 if text.strip():
                     self._answer.set_result(text)

@@ -9,6 +9,11 @@ from rich.text import Text
 from m3agent.ui.pictures import Taker
 
 
+def is_command(line: str) -> bool:
+    """Whether the line is meant for the chat itself, also a mistyped one, and so no answer and no message."""
+    return line.startswith("/")
+
+
 class Listener(Taker, Protocol):
     @property
     def working(self) -> bool: ...
@@ -23,10 +28,6 @@ class Listener(Taker, Protocol):
 
     def submit(self, line: str, *, later: bool = False) -> None:
         """A line was sent. `later`: not for what runs now, but after it."""
-        ...
-
-    def is_command(self, line: str) -> bool:
-        """Whether the line is a command of the chat, and so no answer to a question."""
         ...
 
     def stop(self) -> None:

@@ -44,7 +44,7 @@ from m3agent.ui.attention import Attention, FocusInput
 from m3agent.ui.clean import one_line
 from m3agent.ui.face import Face
 from m3agent.ui.keys import chat_keys
-from m3agent.ui.listener import Listener
+from m3agent.ui.listener import Listener, is_command
 from m3agent.ui.paste import Pastes
 from m3agent.ui.pictures import PastedPictures
 from m3agent.ui.surface import REDRAWS_PER_SECOND
@@ -203,7 +203,7 @@ class Screen(Face):
             self.pictures.then(lambda: self.send(later=later))
             return
         text = self.pastes.expand(self.draft.text)
-        if self.answer is not None and (self._asks_for_text or not self.listener.is_command(text)):
+        if self.answer is not None and (self._asks_for_text or not is_command(text)):
             if text.strip() and not self.answer.done():
                 self.answer.set_result(text)  # as it is: it may be code
             return

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from m3agent.chat.commands import past, tell, work
 from m3agent.errors import M3Error
 from m3agent.messages import user
+from m3agent.ui.listener import is_command
 
 if TYPE_CHECKING:
     from m3agent.chat.talk import Chat
@@ -47,9 +48,12 @@ def helps(chat: Chat) -> dict[str, str]:
     return {**{name: custom.help for name, custom in chat.custom.items()}, **own}
 
 
-def is_instant(line: str) -> bool:
-    command = COMMANDS.get(line.split()[0]) if line.startswith("/") else None
-    return command is not None and command.instant
+def is_instant(chat: Chat, line: str) -> bool:
+    """Whether the line is done at once while a turn runs; so is one that names no command, which is told."""
+    if not is_command(line):
+        return False
+    name = line.split()[0]
+    return COMMANDS[name].instant if name in COMMANDS else name not in chat.custom
 
 
 async def _help(chat: Chat, rest: str) -> None:

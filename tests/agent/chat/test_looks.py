@@ -53,8 +53,9 @@ def test_a_screen_reader_gets_lines_that_are_never_drawn_again(talk: Talk, repo:
     )  # fmt: skip
     terminal.type("repair add\r")
     terminal.wait_for("waiting for you: run it?")
-    terminal.type("/theme nothing\r")  # no answer: the question goes on waiting
-    terminal.wait_for("the themes are dark")
+    for command, words in (("/theme nothing", "the themes are dark"), ("/dif", "there is no command /dif")):
+        terminal.type(f"{command}\r")  # no answer: the question goes on waiting
+        terminal.wait_for(words)
     terminal.type("y\r")
     terminal.wait_for("Repaired.")
     terminal.type("no more\r")

@@ -63,8 +63,9 @@ def test_a_repair_is_asked_for_shown_and_undone(talk: Talk, repo: Path, width: i
     terminal.press("Enter")
     terminal.wait_for("waiting for you: run it?")
     assert "a - b" in (repo / "sums.py").read_text()
-    terminal.type("/theme nothing\r")  # no answer: the question goes on waiting
-    terminal.wait_for("the themes are dark")
+    for command, words in (("/theme nothing", "the themes are dark"), ("/dif", "there is no command /dif")):
+        terminal.type(f"{command}\r")  # no answer: the question goes on waiting
+        terminal.wait_for(words)
     terminal.wait_for("waiting for you: run it?")
     terminal.type("y")
     terminal.press("Enter")
