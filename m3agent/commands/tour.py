@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -88,4 +89,9 @@ def repair_example(example: Path, folder: Path) -> int:
     command = ["fix", "--repo", str(copy), "--issue", "1", "--model", "nano"]
     click.echo(f"$ m3 {' '.join(command)}\n")
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    return subprocess.run([sys.executable, "-m", "m3agent", *command], check=False, env=environment).returncode
+    process = subprocess.Popen([sys.executable, "-m", "m3agent", *command], env=environment)
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the other one too, which puts things away
+    try:
+        return process.wait()
+    finally:
+        signal.signal(signal.SIGINT, previous)

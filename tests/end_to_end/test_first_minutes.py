@@ -10,7 +10,8 @@ import pytest
 
 from tests.agent.chat.terminal import Terminal
 
-ROOT = Path(__file__).resolve().parents[2]
+DEMO = [sys.executable, str(Path(__file__).resolve().parents[2] / "examples" / "demo.py")]
+M3 = [sys.executable, "-m", "m3agent"]
 
 
 @pytest.fixture
@@ -21,27 +22,31 @@ def with_another(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
     python.write_text("#!/bin/sh\necho no module named pytest; exit 1\n")
     python.chmod(0o755)
     (tmp_path / "other" / "pyvenv.cfg").touch()
-    return {**environment, "VIRTUAL_ENV": str(tmp_path / "other")}
+    terminal = {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "TMPDIR": str(tmp_path)}
+    return {**environment, **terminal, "VIRTUAL_ENV": str(tmp_path / "other")}
 
 
+def test_the_demo_runs_the_tests_of_the_example(with_another: dict[str, str], tmp_path: Path) -> None:
+    terminal = Terminal(DEMO, folder=tmp_path, environment=with_another, width=80, height=24)
+    try:
+        terminal.wait_for("14 passed, 2 failing, 2 of them belong to the issue")
+        terminal.press("Ctrl-C")
+        assert terminal.wait_for_end() == 130
+        assert not list(tmp_path.glob("m3-*"))
+    finally:
+        terminal.close()
+
+
+@pytest.mark.slow
 def test_the_demo_repairs_the_example(with_another: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo.py")],
-        env=with_another,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = subprocess.run(DEMO, env=with_another, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "exit code 0." in done.stderr
 
 
 @pytest.mark.slow
 def test_the_example_of_the_tour_is_repaired_and_stays(with_another: dict[str, str], tmp_path: Path) -> None:
-    environment = {**with_another, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "TMPDIR": str(tmp_path)}
-    terminal = Terminal(
-        [sys.executable, "-m", "m3agent"], folder=tmp_path, environment=environment, width=80, height=24
-    )
+    terminal = Terminal(M3, folder=tmp_path, environment=with_another, width=80, height=24)
     try:
         terminal.wait_for("Watch nano repair the bundled example")
         terminal.type("y\r")
@@ -54,7 +59,6 @@ def test_the_example_of_the_tour_is_repaired_and_stays(with_another: dict[str, s
 
 
 def test_the_demo_knows_its_examples(with_another: dict[str, str]) -> None:
-    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "none"]
-    done = subprocess.run(command, env=with_another, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*DEMO, "none"], env=with_another, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "choose one of: date_parser" in done.stderr
