@@ -71,6 +71,16 @@ def test_nothing_is_left_running(tmp_path: Path, name: str) -> None:
     assert sleepers(marker) == []
 
 
+@pytest.mark.parametrize("forks", [30, 100, 300])
+def test_a_chain_of_forks_is_followed_to_its_end(tmp_path: Path, forks: int) -> None:
+    """Each process lives for a moment only, so that a look at all processes can meet none of them."""
+    code = f"import os\nfor _ in range({forks}):\n if os.fork(): os._exit(0)\n os.setsid()\n"
+    code += 'os.execvp("sleep", ["sleep", "7301.25"])'
+    for _ in range(3):
+        run(f"python3 -c '{code}'", tmp_path)
+        assert sleepers("7301.25") == []
+
+
 def test_it_returns_when_the_shell_exits_though_a_child_holds_the_pipe(tmp_path: Path) -> None:
     result = run("echo begun; setsid sleep 71.5 & exit 3", tmp_path)
     assert (result.exit_code, result.timed_out, result.text) == (3, False, "begun\n")

@@ -36,7 +36,7 @@ _PIPE_BYTES = 1 << 20
 _MUCH_BYTES, _REST_S = 4 << 20, 0.002
 """A program that has printed so much, unwatched, is read with rests: it keeps the processor. Less is faster without."""
 _KILL_ROUNDS = 50
-_LOOKS = 2
+_MOST_LOOKS = 20
 _EDITORS = ("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "HGEDITOR", "SVN_EDITOR")
 _QUIET = {
     **dict.fromkeys(
@@ -258,9 +258,12 @@ def kill_tree(pid: int, token: str) -> None:
 
 
 def _members(pid: int, token: str) -> list[psutil.Process]:
-    """The tree, looked for again while processes come: one that forks and ends just then is missed by a single look."""
+    """The tree, looked for again while processes come: one that forks and ends just then is missed by a single look.
+
+    A chain of forks can be missed by several. The end is for a machine on which others never cease to start.
+    """
     found: list[psutil.Process] = []
-    for _ in range(_LOOKS):
+    for _ in range(_MOST_LOOKS):
         before = set(psutil.pids())
         found = _tree(pid, token)
         if found or set(psutil.pids()) <= before:
