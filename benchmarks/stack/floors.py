@@ -56,4 +56,4 @@ def prefill_floor_ms(config: M3Config, kind: str, N: int, T: int, matmul_tflops:
     """The longer of arithmetic and of reading all weights once."""
     experts = min(config.num_experts, T * config.experts_per_token)
     weights = BYTES * (attention_weights(config, kind) + mlp_weights(config, kind, experts))
-    return max(prefill_flops(config, kind, N, T) / matmul_tflops, weights * 1e3 / copy_tbs) / 1e9
+    return max(prefill_flops(config, kind, N, T) / matmul_tflops, weights / copy_tbs) / 1e9

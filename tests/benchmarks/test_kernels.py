@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
-from benchmarks.kernels.roofline import points
+from benchmarks.kernels.roofline import curves, short
 from benchmarks.kernels.rows import Row
 from benchmarks.kernels.timing import Time
 
@@ -45,4 +45,6 @@ def test_a_wrong_result_passes_no_gate(name: str, value: float, error: float, ve
 
 def test_the_roofline_shows_the_rows_that_do_arithmetic() -> None:
     row = {"name": "attend", "size": 8192, "time": {"ms": 2.0}, "flops": 4e12, "num_bytes": 2e9}
-    assert points({"rows": [row, {**row, "flops": 0.0}]}) == [("attend 8,192", 2000.0, 2000.0)]
+    rows = [{**row, "size": 1 << 20}, row, {**row, "flops": 0.0}]
+    assert curves({"rows": rows}) == {"attend": [(8192, 2000.0, 2000.0), (1 << 20, 2000.0, 2000.0)]}
+    assert [short(size) for size in (1, 512, 8192, 1 << 20)] == ["1", "512", "8k", "1M"]

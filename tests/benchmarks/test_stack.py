@@ -63,3 +63,11 @@ def test_the_floors_are_those_of_the_arithmetic() -> None:
     weights = 2 * (floors.attention_weights(config, "sparse") + floors.mlp_weights(config, "sparse", 4))
     assert floors.decode_bytes(config, "sparse", K * K) - weights == 268_435_456 + 4_194_304
     assert floors.decode_bytes(config, "dense", 128 * K) == pytest.approx(268e6 + 2 * (107e6 + 226.5e6), rel=0.01)
+
+
+def test_the_floor_of_one_token_is_the_same_by_both_ways() -> None:
+    """Reading the weights once bounds a single token in prefill as in decoding, in the same unit."""
+    config = stack_config()
+    for kind in ("dense", "sparse"):
+        prefill_ms = floors.prefill_floor_ms(config, kind, 1, 1, matmul_tflops=700, copy_tbs=4.2)
+        assert prefill_ms == pytest.approx(floors.decode_floor_ms(config, kind, 1, copy_tbs=4.2), rel=0.01)
