@@ -13,6 +13,9 @@ MAX_COMMANDS = 300
 _WRITES = frozenset({">", ">>", ">|", "&>", "&>>", "<>", ">&"})
 _BRACES = re.compile(r"\{[^}]*(,|\.\.)[^}]*\}")
 """What bash makes several words of; other braces are themselves."""
+_REDIRECTIONS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
+_STATEMENTS = frozenset({"command", "pipeline", "list", "subshell"})
+"""Stand inside a here-document where it is not the last on its line; as do nodes that end in `_statement`."""
 _LITERAL = frozenset({"word", "number", "string_content", "raw_string", "special_character", "extglob_pattern"})
 _KNOWN = frozenset(
     {
@@ -81,7 +84,19 @@ def read_command_line(text: str) -> CommandLine:
     if root is None:
         return CommandLine(problem="it cannot be parsed")
     nodes = list(root.walk())
-    commands = tuple(_command(node) for node in nodes if node.type == "command")
+    behind: dict[int, list[Word]] = {}
+    """Words behind the redirections of a command, by where it starts."""
+    for node in nodes:
+        if node.type == "file_descriptor" and not node.text.isdigit():
+            return CommandLine(problem=f"{node.text} stands right before a redirection; put a space between them")
+        if node.type in ("compound_statement", "test_command") and re.match(r"(\{|\[\[?)[^\s\[]", node.text):
+            return CommandLine(problem=f"to bash, {node.text[0]} without a space behind it is a part of a word")
+        if node.type == "command" or node.type in _REDIRECTIONS or not (words := _words_behind(node)):
+            continue
+        if node.type != "redirected_statement" or node.children[0].type != "command":
+            return CommandLine(problem=f"{words[0].text} stands behind a redirection, but belongs to no command")
+        behind[node.children[0].start] = words
+    commands = tuple(_command(node, behind.get(node.start, [])) for node in nodes if node.type == "command")
     if len(commands) > MAX_COMMANDS:
         return CommandLine(problem=f"it runs more than {MAX_COMMANDS} commands")
     writes = tuple(word for node in nodes if node.type == "file_redirect" and (word := _target(node)))
@@ -107,20 +122,46 @@ def _unclear(nodes: list[SyntaxNode], source: bytes) -> str:
     return ""
 
 
-def _command(node: SyntaxNode) -> Command:
-    parts = [child for child in node.children if child.is_named]
-    words = [part for part in parts if part.type not in ("variable_assignment", "file_redirect", "herestring_redirect")]
-    return Command(tuple(_word(part.children[0] if part.type == "command_name" else part) for part in words))
+def _command(node: SyntaxNode, behind: list[Word]) -> Command:
+    words: list[Word] = []
+    for part in node.children:
+        if part.type in _REDIRECTIONS:
+            words += _words_of_command(part)
+        elif part.is_named and part.type != "variable_assignment":
+            words.append(_word(part.children[0] if part.type == "command_name" else part))
+    return Command((*words, *behind))
+
+
+def _words_behind(node: SyntaxNode) -> list[Word]:
+    return [word for child in node.children if child.type in _REDIRECTIONS for word in _words_of_command(child)]
+
+
+def _words_of_command(redirection: SyntaxNode) -> list[Word]:
+    """The words that the grammar counts to a redirection and bash to the command: `-l` of `ls >out -l`."""
+    words: list[Word] = []
+    closes = any(child.type in (">&-", "<&-") for child in redirection.children)  # leads nowhere
+    for operand in _operands(redirection)[0 if closes else 1 :]:
+        if operand.type in _REDIRECTIONS:
+            words += _words_of_command(operand)
+        elif operand.type not in _STATEMENTS and not operand.type.endswith("_statement"):
+            words.append(_word(operand))
+    return words
+
+
+def _operands(redirection: SyntaxNode) -> list[SyntaxNode]:
+    """What stands in a redirection: first where it leads to, or how a here-document ends."""
+    around = ("file_descriptor", "heredoc_body", "heredoc_end")
+    return [child for child in redirection.children if child.is_named and child.type not in around]
 
 
 def _target(node: SyntaxNode) -> Word | None:
     """The file that a redirection writes to; None for one that only reads or joins descriptors."""
     if not any(child.type in _WRITES for child in node.children):
         return None
-    destinations = [child for child in node.children if child.is_named and child.type != "file_descriptor"]
-    if not destinations:
+    operands = _operands(node)
+    if not operands:
         return None
-    word = _word(destinations[-1])
+    word = _word(operands[0])
     return None if word.fixed and (word.text in ("/dev/null", "-") or word.text.isdigit()) else word
 
 

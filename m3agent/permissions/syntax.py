@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 5.0
+_SPACE = re.compile(rb"(?:[ \t\n]|\\\n)*")
 _GAP = re.compile(rb"(?:[ \t\n]|\\\n)*(?:-[ \t]*)?")
 """White space. Of `python - <<EOF` the grammar loses the `-`."""
+_NO_GAP = re.compile(rb"(?:\\\n)*")
 _GAP_IN_LINE = re.compile(rb"(?:[ \t]|\\\n)*")
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+_SPACE_IN_WORD = re.compile(r"[ \t\n]")
 _ON_ONE_LINE = frozenset({"command", "file_redirect", "declaration_command", "unset_command", "variable_assignments"})
 
 
@@ -47,7 +51,9 @@ def syntax_tree(source: bytes) -> SyntaxNode | None:
         root = _node(json.loads(answer), source) if answer else None
     except (ValueError, TypeError, RecursionError):
         return None
-    return root if root and all(_joins(node, source) for node in root.walk()) else None
+    if root is None or not (_SPACE.fullmatch(source[: root.start]) and _SPACE.fullmatch(source[root.end :])):
+        return None  # to the grammar, `\ ` is white space; to bash, it is a character
+    return root if all(_joins(node, source) for node in root.walk()) else None
 
 
 def _node(value: Any, source: bytes) -> SyntaxNode | None:
@@ -59,10 +65,12 @@ def _node(value: Any, source: bytes) -> SyntaxNode | None:
 
 
 def _joins(node: SyntaxNode, source: bytes) -> bool:
-    """Whether nothing but white space lies between the children, and no line end where bash would end the command:
-    the grammar joins some commands that bash keeps apart.
+    """Whether nothing but white space lies between the children, and no line end where bash would end the command,
+    nor any space inside a word: the grammar joins some commands and words that bash keeps apart.
     """
-    gap = _GAP_IN_LINE if node.type in _ON_ONE_LINE else _GAP
+    if node.type == "word":
+        return not _SPACE_IN_WORD.search(_ESCAPED.sub("", node.text))
+    gap = _NO_GAP if node.type == "concatenation" else _GAP_IN_LINE if node.type in _ON_ONE_LINE else _GAP
     pairs = zip(node.children, node.children[1:], strict=False)
     return all(gap.fullmatch(source[a.end : b.start]) for a, b in pairs if b.start >= a.end)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,20 @@ UNDER_RULES: list[tuple[str, Verdict]] = [
     ("ls {a,$X}", "allow"),
     ("while true; do rm x; done", "refuse"),
     ("f() { rm x; }", "refuse"),
+    ("find . <in -delete", "refuse"),
+    ("find >/dev/null . -delete", "refuse"),
+    ("find . 3>&- -delete", "refuse"),
+    ("find . <<E 2>&1 -delete\nx\nE", "refuse"),
+    ("ls >/dev/null -l", "allow"),
+    ("cat <<E | wc -l\nx\nE\n", "allow"),
+    ("git status --short>/dev/null", "allow"),
+    ("ls -l2>&1", "ask"),
+    ("-c2>&1", "ask"),
+    ("{ ls; } >/dev/null x", "ask"),
+    (r"\ ls", "ask"),
+    ("{}", "ask"),
+    ("[]", "ask"),
+    ("ls { {", "ask"),
 ]
 
 
@@ -298,6 +313,28 @@ def test_no_input_raises(text: str) -> None:
     read_command_line(text)
     all_commands(text)
     assert verdict(text) in ("allow", "ask", "refuse")
+
+
+SIMPLE = st.lists(
+    st.sampled_from(["find", ".", "-delete", "x2", "'a b'", '"c"', "--all", "é", "2"]), min_size=1, max_size=5
+)
+REDIRECTION = st.sampled_from(
+    [">/dev/null", "> /dev/null", "2>&1", ">&2", "3>&-", "<in", "<<<in", "&>/dev/null", "0<in", '<"in"', ">>/dev/null"]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(SIMPLE, st.lists(st.tuples(st.integers(0, 5), REDIRECTION), max_size=3), st.booleans())
+def test_redirections_hide_no_word(words: list[str], redirections: list[tuple[int, str]], document: bool) -> None:
+    parts: list[str] = list(words)
+    for place, redirection in redirections:
+        parts.insert(1 + min(place, len(parts) - 1), redirection)
+    if document:
+        parts.insert(1, "<<E")
+    read = read_command_line(" ".join(parts) + "\ntext\nE\n" * document)
+    if not read.problem:
+        (command,) = read.commands
+        assert not Counter(word.strip("'\"") for word in words) - Counter(word.text for word in command.words)
 
 
 ALLOWED = st.sampled_from([command for command, expected in UNDER_RULES if expected == "allow" and command])
