@@ -105,6 +105,10 @@ class Chat:
         return self._running is not None
 
     @property
+    def busy(self) -> bool:
+        return self.working or bool(self._commands)
+
+    @property
     def queued(self) -> tuple[str, ...]:
         return self._inbox.waiting
 
@@ -123,7 +127,7 @@ class Chat:
 
     def _run_beside(self, line: str) -> None:
         """Run a command now, whatever else runs."""
-        task = asyncio.create_task(self._command_beside(line))
+        task = asyncio.create_task(self._command_beside(line), name=line)
         self._commands.add(task)
         task.add_done_callback(self._commands.discard)
 
@@ -139,11 +143,18 @@ class Chat:
             self.out.view.expand()
 
     def stop(self) -> None:
-        if self._running is not None:
+        if self._commands:
+            for task in self._commands:
+                task.cancel()
+            self.notice(f"stopped: {', '.join(task.get_name() for task in self._commands)}", "warning")
+        elif self._running is not None:
             self._running.cancel()
 
     def leave(self) -> None:
-        self.stop()
+        for task in self._commands:
+            task.cancel()
+        if self._running is not None:
+            self._running.cancel()
         self._inbox.close()
 
     def take_back(self) -> str:

@@ -40,7 +40,7 @@ KEYS = {
 def chat_keys(screen: Screen) -> KeyBindings:
     keys = KeyBindings()
     draft, listener = screen.draft, screen.listener
-    working = Condition(lambda: listener.working)
+    busy = Condition(lambda: listener.busy)
     empty = Condition(lambda: not draft.text)
     writing = ~is_searching
     asked_nothing = Condition(lambda: screen.answer is None)
@@ -83,7 +83,7 @@ def chat_keys(screen: Screen) -> KeyBindings:
     def _(event: KeyPressEvent) -> None:
         draft.cancel_completion()
 
-    @keys.add("escape", filter=working & writing & ~has_completions & (empty | ~vi_insert_mode))
+    @keys.add("escape", filter=busy & writing & ~has_completions & (empty | ~vi_insert_mode))
     def _(event: KeyPressEvent) -> None:
         listener.stop()
 
@@ -96,7 +96,7 @@ def chat_keys(screen: Screen) -> KeyBindings:
             listener.leave()
             return
         last_ctrl_c = now
-        if listener.working:
+        if listener.busy:
             listener.stop()
         else:
             draft.reset()

@@ -19,6 +19,11 @@ class Listener(Taker, Protocol):
     def working(self) -> bool: ...
 
     @property
+    def busy(self) -> bool:
+        """Whether there is something to stop: what works, or a question aside."""
+        ...
+
+    @property
     def mode(self) -> str: ...
 
     @property
@@ -31,7 +36,7 @@ class Listener(Taker, Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop what runs; nothing happens when nothing does."""
+        """Stop a question aside, else what works; nothing happens when nothing runs."""
         ...
 
     def leave(self) -> None: ...

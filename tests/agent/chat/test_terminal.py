@@ -224,6 +224,36 @@ def test_esc_stops_at_once_in_every_phase_and_loses_nothing(talk: Talk, phase: s
     assert told == {"tool": [WHILE_IT_RAN], "approval": [BEFORE_IT_RAN]}.get(phase, [])
 
 
+@pytest.mark.parametrize("work_goes_on", [True, False])
+def test_esc_stops_a_question_aside_before_the_work(talk: Talk, work_goes_on: bool) -> None:
+    answered = threading.Event()
+
+    def slow(line: Callable[[str], None]) -> None:
+        line(json.dumps(chunk({"content": "At work."})))
+        answered.wait(20)
+        line(json.dumps(chunk({}, "stop")))
+        line("[DONE]")
+
+    terminal, server = talk(slow, silent, assistant("More work."))
+    terminal.type("begin")
+    terminal.press("Enter")
+    terminal.wait_for("At work.")
+    terminal.type("/btw what is it?")
+    terminal.press("Enter")
+    terminal.wait_until(lambda: len(server.requests) == 2)
+    if not work_goes_on:
+        answered.set()
+        terminal.wait_until(lambda: "reads" not in terminal.text().splitlines()[-2])
+    terminal.press("Esc")
+    assert terminal.wait_until(lambda: "stopped: /btw what is it?" in terminal.text()) < STOPS_WITHIN_S
+    answered.set()
+    terminal.type("and then?")
+    terminal.press("Enter")
+    terminal.wait_for("More work.")
+    assert "interrupted" not in terminal.text()
+    assert said(server) == ["begin", "and then?"]
+
+
 def test_what_waits_can_be_taken_back(talk: Talk) -> None:
     terminal, server = talk(endless, assistant("Read."))
     terminal.type("begin")
