@@ -22,10 +22,11 @@ _CODE_OPTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class _Wrapper:
-    """Options that take a value, and how many words stand before the command."""
+    """Options that take a value, how many words stand before the command, and whether there are options at all."""
 
     with_value: tuple[str, ...] = ()
     skipped: int = 0
+    has_options: bool = True
 
 
 _WRAPPERS = {
@@ -40,9 +41,9 @@ _WRAPPERS = {
     "flock": _Wrapper(("-w", "-E"), 1),
     "taskset": _Wrapper((), 1),
     **dict.fromkeys(
-        ("nohup", "setsid", "time", "command", "builtin", "exec", "coproc", "unbuffer", "!", "busybox", "toybox"),
-        _Wrapper(),
+        ("nohup", "setsid", "time", "command", "builtin", "exec", "unbuffer", "busybox", "toybox"), _Wrapper()
     ),
+    **dict.fromkeys(("coproc", "!"), _Wrapper(has_options=False)),
 }
 _OPAQUE = frozenset({"source", ".", "alias", "parallel", "ssh", "script", "watch", "su", "chroot", "nsenter", "bind"})
 """What runs something that the line does not show."""
@@ -169,7 +170,7 @@ def _wrapped(command: Command, wrapper: _Wrapper) -> Iterator[Command | CommandL
             yield "it sets variables, which can change what a program does"
         elif word.text in wrapper.with_value:
             words = words[1:]
-        elif not word.text.startswith("-"):
+        elif not wrapper.has_options or not word.text.startswith("-"):
             if skipped == 0:
                 break
             skipped -= 1

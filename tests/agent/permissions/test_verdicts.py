@@ -145,6 +145,7 @@ UNDER_RULES: list[tuple[str, Verdict]] = [
     ("{}", "ask"),
     ("[]", "ask"),
     ("ls { {", "ask"),
+    ("coproc -S ls", "ask"),
 ]
 
 
