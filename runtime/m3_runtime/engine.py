@@ -24,10 +24,11 @@ from m3_runtime.request import (
     PromptTooLong,
     Request,
     SamplingParams,
+    TokenLogprob,
     TokenOutput,
 )
 from m3_runtime.runner import Chunk, Runner
-from m3_runtime.sampling import mask_logits, sample
+from m3_runtime.sampling import logprob_of, mask_logits, sample
 from m3_runtime.scheduler import Planned, Scheduler
 from m3_runtime.score import score
 from m3_runtime.search import search
@@ -206,7 +207,10 @@ class Engine:
         num_right = 0
         while not sequence.num_pending:
             masked_1V = mask_logits(logits_RV[num_right, None], [sequence.matcher], self.config.vocab_size)
-            yield self._advance(sequence, sample(masked_1V[0], sequence.sampling, sequence.random))
+            token_id, num_top = sample(masked_1V[0], sequence.sampling, sequence.random), sequence.sampling.logprobs
+            logits_V = logits_RV[num_right, : self.config.vocab_size]
+            scored = logprob_of(logits_V, token_id, num_top) if num_top is not None else None
+            yield self._advance(sequence, token_id, scored)
             if sequence.finish_reason is not None:
                 return
             for token in planned.draft[num_right:]:
@@ -228,10 +232,19 @@ class Engine:
             cached_tokens=sequence.cached_tokens or 0,
         )
 
-    def _advance(self, sequence: Sequence, token_id: int) -> TokenOutput:
-        accepted = sequence.unreported + sequence.append(token_id, self.config.max_context)
+    def _advance(self, sequence: Sequence, token_id: int, scored: TokenLogprob | None) -> TokenOutput:
+        before, new = sequence.unreported, sequence.append(token_id, self.config.max_context)
         sequence.unreported = ()
-        output = TokenOutput(request_id=sequence.id, token_ids=accepted, finish_reason=sequence.finish_reason)
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if scored is not None:
+            forced = [TokenLogprob(token, 0.0, ((token, 0.0),)[: len(scored.top)]) for token in (*before, *new[1:])]
+            logprobs = (*forced[: len(before)], scored, *forced[len(before) :])
+        output = TokenOutput(
+            request_id=sequence.id,
+            token_ids=before + new,
+            finish_reason=sequence.finish_reason,
+            logprobs=logprobs,
+        )
         if output.finish_reason is not None:
             self.cancel(sequence.id)
         return output

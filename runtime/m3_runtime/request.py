@@ -53,7 +53,8 @@ class Matcher(Protocol):
 class SamplingParams:
     """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave the distribution whole.
 
-    `seed` None takes fresh entropy. A stop token ends the sequence and is part of the output.
+    `seed` None takes fresh entropy. A stop token ends the sequence and is part of the output. With `logprobs`, each
+    token comes with its log-probability and those of that many most likely ones.
     """
 
     temperature: float = 1.0
@@ -62,6 +63,7 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature <= 100:
@@ -97,13 +99,29 @@ class PrefillProgress:
     cached_tokens: int
 
 
+@dataclasses.dataclass(frozen=True)
+class TokenLogprob:
+    """A token with the natural logarithm of its probability, and the most likely tokens in its place, best first.
+
+    Probabilities are the model's own, over the whole vocabulary, before temperature, grammar, top-k and top-p.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenOutput:
-    """New tokens of one sequence: the sampled one and those that the grammar forces after it."""
+    """New tokens of one sequence: the sampled one and those that the grammar forces after it.
+
+    `logprobs`, where they were asked for, has one for each token; a forced one is certain.
+    """
 
     request_id: int
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 Output = PrefillProgress | TokenOutput

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from m3_runtime.request import Matcher, SamplingParams
+from m3_runtime.request import Matcher, SamplingParams, TokenLogprob
 
 
 def mask_logits(logits_RV: torch.Tensor, matchers: Sequence[Matcher | None], vocab_size: int) -> torch.Tensor:
@@ -51,3 +51,11 @@ def sample(logits_V: torch.Tensor, params: SamplingParams, generator: random.Ran
     draw = generator.random() * total
     index = int(torch.searchsorted(cumulative_K[:keep], torch.tensor(draw, dtype=torch.float64), right=True))
     return int(ids_K[min(index, keep - 1)])
+
+
+def logprob_of(logits_V: torch.Tensor, token_id: int, num_top: int) -> TokenLogprob:
+    """The log-probability of a token, and of the `num_top` most likely ones, from a row of logits (float32)."""
+    logprobs_V = torch.log_softmax(logits_V, dim=0)
+    values_K, ids_K = torch.topk(logprobs_V, min(num_top, logprobs_V.numel()))
+    top = tuple(zip(ids_K.tolist(), values_K.tolist(), strict=True))
+    return TokenLogprob(token_id, float(logprobs_V[token_id]), top)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -158,6 +159,31 @@ def test_openai_s_client_gets_an_object_of_any_form(client: openai.OpenAI) -> No
     assert all(isinstance(json.loads(text), dict) for text in whole)
 
 
+@pytest.mark.parametrize("body", [ASK, CALL], ids=["text", "call"])
+def test_openai_s_client_reads_log_probabilities(client: openai.OpenAI, body: dict[str, Any]) -> None:
+    asked = {**body, "seed": 4, "logprobs": True, "top_logprobs": 3, "extra_body": THINKING_OFF}
+    (whole,) = client.chat.completions.create(**asked).choices
+    assert whole.logprobs is not None
+    content = whole.logprobs.content or []
+    assert content
+    for one in content:
+        best = [other.logprob for other in one.top_logprobs]
+        assert best == sorted(best, reverse=True)
+        assert one.logprob <= best[0] <= 0
+        assert bytes(one.bytes or ()).decode("utf-8", "replace") == one.token
+        assert math.fsum(math.exp(value) for value in best) <= 1.0001
+    if body is ASK:
+        assert b"".join(bytes(one.bytes or ()) for one in content).decode() == whole.message.content
+    streamed = [
+        one
+        for chunk in client.chat.completions.create(**asked, stream=True)
+        for choice in chunk.choices
+        if choice.logprobs is not None
+        for one in choice.logprobs.content or ()
+    ]
+    assert streamed == content
+
+
 def test_reasoning_comes_apart_from_the_text(client: openai.OpenAI) -> None:
     body = {"chat_template_kwargs": {"thinking_mode": "enabled"}}
     message = client.chat.completions.create(**ASK, seed=1, extra_body=body).choices[0].message
@@ -190,8 +216,11 @@ def test_hugging_face_s_client_streams_calls_and_is_told_what_is_wrong(hugging_f
     assert choice.finish_reason == "tool_calls"
     (call,) = choice.message.tool_calls or ()
     assert json.loads(call.function.arguments)["colour"] in ("red", "blue")
-    with pytest.raises(BadRequestError, match="logprobs is not supported"):
-        hugging_face.chat_completion(**ASK, logprobs=True)
+    (scored,) = hugging_face.chat_completion(**ASK, seed=3, logprobs=True, top_logprobs=2).choices
+    assert scored.logprobs is not None
+    assert all(len(one.top_logprobs) == 2 for one in scored.logprobs.content)
+    with pytest.raises(BadRequestError, match="presence_penalty is not supported"):
+        hugging_face.chat_completion(**ASK, presence_penalty=1)
 
 
 def test_32_clients_at_once_get_what_each_would_get_alone(served: Served, client: openai.OpenAI) -> None:

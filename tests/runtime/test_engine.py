@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import random
 from pathlib import Path
 
@@ -268,3 +270,30 @@ def test_scores_equal_the_sums_of_single_steps(decoder: Decoder) -> None:
         assert value == pytest.approx(total, abs=1e-3)
     assert engine.prefix_cache is not None
     assert engine.pool.num_free + engine.prefix_cache.num_pages == engine.pool.num_pages
+
+
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, SamplingParams(temperature=0.7, top_p=0.8, top_k=9, seed=1, max_tokens=12)]
+)
+@pytest.mark.parametrize("draft_tokens", [0, 4])
+def test_log_probabilities_are_those_of_the_whole_vocabulary(
+    decoder: Decoder, sampling: SamplingParams, draft_tokens: int
+) -> None:
+    engine = _engine(decoder, draft_tokens=draft_tokens)
+    prompt = [1, 2, 3, 4] * 40  # repeats, so that drafts are right at times
+    plain = _run(engine, Request(prompt=prompt, sampling=sampling))[0]
+    request_id = engine.add(Request(prompt=prompt, sampling=dataclasses.replace(sampling, logprobs=5)))
+    outputs: list[Output] = []
+    while engine.has_work:
+        outputs += engine.step()
+    assert _tokens(outputs)[request_id] == plain
+    found = [one for output in outputs if isinstance(output, TokenOutput) for one in output.logprobs]
+    assert [one.token_id for one in found] == plain
+    whole = [engine.score(prompt, [plain[: i + 1]])[0] for i in range(len(plain))]
+    assert list(itertools.accumulate(one.logprob for one in found)) == pytest.approx(whole, abs=1e-3)
+    for one in found:
+        best = dict(one.top)
+        assert len(best) == 5
+        assert sorted(best.values(), reverse=True) == list(best.values())
+        assert best.get(one.token_id, one.logprob) == pytest.approx(one.logprob)
+        assert one.logprob <= max(best.values())

@@ -172,8 +172,11 @@ def test_a_call_that_is_cut_off_leaks_no_markup(client: httpx.Client, tools: Too
         ({"n": 2, "candidates": 2}, 400, "n"),
         ({"stop": 3}, 400, "stop"),
         ({"stop": [""]}, 400, "stop"),
-        ({"logprobs": True}, 400, "logprobs"),
+        ({"logprobs": 1}, 400, "logprobs"),
+        ({"logprobs": True, "candidates": 2, "tool_choice": "required"}, 400, "tool_choice"),
         ({"top_logprobs": 2}, 400, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, 400, "top_logprobs"),
         ({"response_format": {"type": "xml"}}, 400, "response_format"),
         ({"response_format": {"type": "json_schema"}}, 400, "response_format"),
         (

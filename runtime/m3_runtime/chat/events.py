@@ -47,4 +47,20 @@ class Finish:
     note: str = ""
 
 
-ChatEvent = ThinkDelta | TextDelta | Call | BadCall | PrefillProgress | Candidate | Finish
+@dataclasses.dataclass(frozen=True)
+class TokenScore:
+    """A token of the answer as m3_runtime.request.TokenLogprob has it, by its bytes."""
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenScores:
+    """The next tokens of the answer, reasoning and markup included, without the end of the turn; on request only."""
+
+    tokens: tuple[TokenScore, ...]
+
+
+ChatEvent = ThinkDelta | TextDelta | Call | BadCall | PrefillProgress | Candidate | TokenScores | Finish

@@ -19,7 +19,8 @@ class ChatOptions:
     alternative single calls, found by beam search, which neither samples nor uses a seed. `proposed` holds arguments of
     further calls of the named tool, which are scored beside them. The answer's text ends before the first of the `stop`
     texts; reasoning and calls may hold them. `parallel_calls` False allows one call at most.
-    `reply_schema` is a JSON schema: the answer's text, if it has any, is JSON that follows it.
+    `reply_schema` is a JSON schema: the answer's text, if it has any, is JSON that follows it. `top_logprobs` asks for
+    the log-probability of every token of the answer, and of that many most likely ones.
     """
 
     max_tokens: int = 8192
@@ -35,6 +36,7 @@ class ChatOptions:
     stop: Sequence[str] = ()
     parallel_calls: bool = True
     reply_schema: Mapping[str, Any] | None = None
+    top_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         self.sampling(())
@@ -42,6 +44,10 @@ class ChatOptions:
             raise ValueError(f"thinking is {self.thinking!r}; use enabled, disabled or adaptive")
         if len(self.stop) > 16 or not all(1 <= len(text) <= 256 for text in self.stop):
             raise ValueError("stop takes up to 16 texts of 1 to 256 characters")
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= 20:
+            raise ValueError(f"top_logprobs is {self.top_logprobs}; give a number from 0 to 20")
+        if self.top_logprobs is not None and self.candidates > 1:
+            raise ValueError("logprobs does not go together with candidates, which have a score each")
         if not 1 <= self.candidates <= 1000:
             raise ValueError(f"candidates is {self.candidates}; give a number from 1 to 1000")
         if self.fixed_arguments and self.tool_choice in ("", "none", "required"):
@@ -61,4 +67,5 @@ class ChatOptions:
             seed=self.seed,
             max_tokens=self.max_tokens,
             stop_token_ids=stop_token_ids,
+            logprobs=self.top_logprobs,
         )

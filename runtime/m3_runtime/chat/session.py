@@ -10,7 +10,7 @@ from typing import Any, Literal
 from m3_model.tokenizer import Tokenizer
 from m3_model.vision.resize import ResizeRule
 from m3_runtime.chat.encoding import PromptEncoder
-from m3_runtime.chat.events import Candidate, ChatEvent, Finish, PrefillProgress, Usage
+from m3_runtime.chat.events import Candidate, ChatEvent, Finish, PrefillProgress, TokenScore, TokenScores, Usage
 from m3_runtime.chat.grammar import BadTools, GrammarCompiler, GrammarMatcher, schema_of
 from m3_runtime.chat.media import media_in
 from m3_runtime.chat.options import ChatOptions
@@ -24,7 +24,7 @@ from m3_runtime.config import DiskConfig, RanksConfig
 from m3_runtime.engine import Engine
 from m3_runtime.parallel.errors import RankLost
 from m3_runtime.planner import SingleDevicePlan
-from m3_runtime.request import Output, PromptTooLong, Request
+from m3_runtime.request import Output, PromptTooLong, Request, TokenOutput
 from m3_runtime.request import PrefillProgress as TokensRead
 
 
@@ -42,7 +42,7 @@ class Turn:
         if isinstance(output, TokensRead):
             self._cached_tokens = output.cached_tokens
             return [PrefillProgress(done_tokens=output.done_tokens, total_tokens=output.total_tokens)]
-        events: list[ChatEvent] = [*self._answer.feed(output.token_ids)]
+        events: list[ChatEvent] = [*self._scores(output), *self._answer.feed(output.token_ids)]
         if output.finish_reason is not None:
             events += self._answer.finish()
         self.ended = output.finish_reason is not None or self._answer.stopped
@@ -52,6 +52,15 @@ class Turn:
             cut = output.finish_reason == "length" and not self._answer.stopped
             events.append(self.finished("length" if cut else "tool_calls" if self._answer.calls else "stop"))
         return events
+
+    def _scores(self, output: TokenOutput) -> list[ChatEvent]:
+        spell, ends = self._answer.tokenizer.token_bytes, self.request.sampling.stop_token_ids
+        scores = [
+            TokenScore(spell(one.token_id), one.logprob, tuple((spell(other), value) for other, value in one.top))
+            for one in output.logprobs
+            if one.token_id not in ends
+        ]
+        return [TokenScores(tuple(scores))] if scores else []
 
     def finished(self, reason: Literal["stop", "tool_calls", "length"]) -> Finish:
         usage = Usage(

@@ -28,7 +28,7 @@ class Answer:
         stop: Sequence[str] = (),
     ):
         self._parser = AnswerParser(tools, thinking=thinking)
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._decoder = tokenizer.incremental()
         self._markers = {tokenizer.token_id(m): m for m in (NAMESPACE, THINK_START, THINK_END)}
         self._key, self._number, self._stop = key, number, StopText(stop)
@@ -43,7 +43,7 @@ class Answer:
         events: list[ParserEvent] = []
         for token in token_ids:
             self.token_ids.append(token)
-            if token in self._tokenizer.special_ids:
+            if token in self.tokenizer.special_ids:
                 events += self._parser.feed(self._decoder.flush())
                 if token in self._markers:
                     events += self._parser.feed_marker(self._markers[token])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from m3_runtime.chat.events import Candidate, ChatEvent, Finish, PrefillProgress, Usage
+from m3_runtime.chat.events import Candidate, ChatEvent, Finish, PrefillProgress, TokenScore, TokenScores, Usage
 from m3_runtime.chat.parser import BadCall, Call, TextDelta, ThinkDelta
 
 
@@ -18,6 +19,7 @@ class CompletionWriter:
     def __init__(self, completion_id: str, created: int, model: str, *, num_answers: int = 1):
         self._id, self._created, self._model = completion_id, created, model
         self._messages: list[dict[str, Any]] = [{"role": "assistant", "content": None} for _ in range(num_answers)]
+        self._logprobs: list[dict[str, Any] | None] = [None] * num_answers
         self._num_calls = [0] * num_answers
         self._finished: dict[int, Finish] = {}
         self._candidates: list[dict[str, Any]] = []
@@ -37,6 +39,8 @@ class CompletionWriter:
         if isinstance(event, Candidate):
             choice = self._candidate(event)
             return [{**self._chunk_head(), "choices": [{**choice, "delta": _call_json(event.call, 0)}]}]
+        if isinstance(event, TokenScores):
+            return [self._chunk(index, {}, None, logprobs=_logprobs_json(event.tokens))]
         delta = self._delta(index, event)
         return [self._chunk(index, delta, None)] if delta else []
 
@@ -52,6 +56,10 @@ class CompletionWriter:
             choice = self._candidate(event)
             choice["message"] = {"role": "assistant", "content": None, **_whole(_call_json(event.call, 0))}
             return
+        if isinstance(event, TokenScores):
+            known, new = self._logprobs[index], _logprobs_json(event.tokens)
+            self._logprobs[index] = {**new, "content": known["content"] + new["content"]} if known else new
+            return
         message = self._messages[index]
         for name, value in _whole(self._delta(index, event)).items():
             if name == "tool_calls":
@@ -62,7 +70,7 @@ class CompletionWriter:
     def completion(self) -> dict[str, Any]:
         """The whole answer, after its last event."""
         choices = self._candidates or [
-            {"index": i, "message": message, "finish_reason": self._finished[i].reason, "logprobs": None}
+            {"index": i, "message": message, "finish_reason": self._finished[i].reason, "logprobs": self._logprobs[i]}
             for i, message in enumerate(self._messages)
         ]
         return {**self._head("chat.completion"), "choices": choices, "usage": usage_json(self.usage)}
@@ -96,8 +104,10 @@ class CompletionWriter:
             return _call_json(event, self._num_calls[index] - 1)
         return {}
 
-    def _chunk(self, index: int, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+    def _chunk(
+        self, index: int, delta: dict[str, Any], finish_reason: str | None, *, logprobs: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
         return {**self._chunk_head(), "choices": [choice]}
 
     def _chunk_head(self) -> dict[str, Any]:
@@ -118,6 +128,22 @@ def _whole(delta: dict[str, Any]) -> dict[str, Any]:
     if "tool_calls" not in delta:
         return delta
     return {"tool_calls": [{k: v for k, v in call.items() if k != "index"} for call in delta["tool_calls"]]}
+
+
+def _logprobs_json(tokens: Sequence[TokenScore]) -> dict[str, Any]:
+    content = [
+        {
+            **_token_json(one.token, one.logprob),
+            "top_logprobs": [_token_json(other, value) for other, value in one.top],
+        }
+        for one in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _token_json(token: bytes, logprob: float) -> dict[str, Any]:
+    """`bytes` are exact where a token is only a part of a character."""
+    return {"token": token.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(token)}
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:

@@ -24,8 +24,6 @@ EXTENSIONS = ("candidates", "fixed_arguments", "proposed", "return_progress")
 MAX_ANSWERS = 128
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "logit_bias": ({},),
@@ -107,6 +105,8 @@ class _Body(_Part):
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     n: int | None = Field(None, ge=1, le=MAX_ANSWERS)
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     stop: str | list[str] | None = None
     response_format: _ResponseFormat | None = None
     stream: bool | None = None
@@ -156,6 +156,8 @@ def parse_request(raw: bytes, model_name: str) -> ChatRequest:
             raise RequestError(f"{name} is not supported here; leave it out", name)
     if (body.n or 1) > 1 and (body.candidates or 1) > 1:
         raise RequestError("n does not go together with candidates, which are the answers already", "n")
+    if body.top_logprobs and not body.logprobs:
+        raise RequestError("top_logprobs needs logprobs to be true", "top_logprobs")
     return ChatRequest(
         messages=body.messages,
         tools=content.get("tools") or [],
@@ -191,6 +193,7 @@ def _options(body: _Body) -> ChatOptions:
         "fixed_arguments": body.fixed_arguments,
         "stop": [body.stop] if isinstance(body.stop, str) else body.stop,
         "parallel_calls": body.parallel_tool_calls,
+        "top_logprobs": (body.top_logprobs or 0) if body.logprobs else None,
         "reply_schema": body.response_format.reply_schema if body.response_format is not None else None,
     }
     try:
