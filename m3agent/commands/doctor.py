@@ -34,8 +34,8 @@ def command(egress: bool) -> int:
     for good, name, detail in checks(load_settings()):
         print(f"{'ok     ' if good else 'MISSING'}  {name:<16} {detail}")
         well = well and good
-    for trial in detect(all_backends=True).trials:
-        print(f"{'ok     ' if trial.works else 'no     '}  {'sandbox':<16} {trial.line()}")
+    for works, line in sandboxes():
+        print(f"{'ok     ' if works else 'no     '}  {'sandbox':<16} {line}")
     return int(Exit.OK if well else Exit.BROKEN_ENVIRONMENT)
 
 
@@ -60,6 +60,12 @@ def checks(settings: Settings) -> Iterator[Check]:
     place = next(p for p in (settings.state_dir, *settings.state_dir.parents) if p.exists())
     yield os.access(place, os.W_OK), "sessions", f"{settings.sessions_dir}"
     yield True, "model", settings.model
+
+
+def sandboxes() -> Iterator[tuple[bool, str]]:
+    """Every kind of sandbox: whether it works here, and what came of trying to leave it. One that works is enough."""
+    for trial in detect(all_backends=True).trials:
+        yield trial.works, trial.line()
 
 
 def _egress() -> int:

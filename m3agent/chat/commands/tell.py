@@ -145,7 +145,9 @@ async def mcp(chat: Chat, rest: str) -> None:
 
 
 async def doctor(chat: Chat, rest: str) -> None:
-    from m3agent.commands.doctor import checks
+    from m3agent.commands.doctor import checks, sandboxes
 
     for good, name, detail in await asyncio.to_thread(lambda: list(checks(chat.settings))):
         chat.notice(f"{'ok' if good else 'MISSING'}  {name}  {detail}", "info" if good else "warning")
+    for works, line in await asyncio.to_thread(lambda: list(sandboxes())):
+        chat.notice(f"{'ok' if works else 'no'}  sandbox  {line}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def test_what_this_machine_and_the_settings_give_is_told(tmp_path: Path, repo: P
     (tmp_path / "config.toml").write_text('[mcp.docs]\nurl = "http://127.0.0.1:9/mcp"\n')
     found = converse(tmp_path, repo, [], ["/doctor", "/mcp"])
     assert "ok  git" in found.told
+    assert re.search(r"(ok|no)  sandbox  landlock: (works|does not work), ", found.told)
     assert "docs  http://127.0.0.1:9/mcp: not connected, or without tools" in found.told
     assert "no MCP servers are set" in converse(tmp_path / "other", repo, [], ["/mcp"]).told
 
