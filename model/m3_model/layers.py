@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from m3_kernels.moe_experts.reference import swiglu
+from m3_kernels.swiglu import swiglu
 from m3_model.config import M3Config
 from m3_model.matrix import HalfMatrix, Matrix
 

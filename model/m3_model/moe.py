@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from m3_kernels.choose_experts import choose_experts
 from m3_kernels.moe_experts import moe_experts
-from m3_kernels.moe_experts.reference import swiglu
+from m3_kernels.swiglu import swiglu
 from m3_model.group import ALONE, Parallel, Rows
 from m3_model.layers import GatedMlp
 from m3_model.share import part
@@ -27,14 +28,9 @@ class Router:
     scaling: float
 
     def __call__(self, x_TC: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns: (expert ids int64 [T, K], weights float32 [T, K] that sum to the scaling factor).
-
-        The bias decides who is chosen, never how much a chosen expert counts.
-        """
-        scores_TE = torch.sigmoid(F.linear(x_TC.float(), self.gate_EC))
-        ids_TK = torch.topk(scores_TE + self.bias_E, self.experts_per_token, dim=-1).indices
-        chosen_TK = scores_TE.gather(1, ids_TK)
-        return ids_TK, chosen_TK * (self.scaling / chosen_TK.sum(-1, keepdim=True))
+        """Returns: (expert ids int64 [T, K], weights float32 [T, K] that sum to the scaling factor)."""
+        logits_TE = F.linear(x_TC.float(), self.gate_EC)
+        return choose_experts(logits_TE, self.bias_E, top_k=self.experts_per_token, scaling=self.scaling)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from m3_kernels.block_topk import kernel as topk
+from m3_kernels.choose_experts import kernel as choice
 from m3_kernels.dense_attention import kernel as dense
 from m3_kernels.index_scores import kernel as scores
 from m3_kernels.moe_experts import kernel as moe
@@ -26,6 +27,7 @@ from m3_kernels.msa_decode import kernel as decode
 from m3_kernels.norm_rope_insert import kernel as heads
 from m3_kernels.rms_norm import kernel as norm
 from m3_kernels.sparse_prefill import by_block, unions
+from m3_kernels.swiglu import kernel as activation
 
 BATCH = {"query_starts": "*i32", "lengths": "*i32", "page_table": "*i32"}
 LISTS = dict.fromkeys(
@@ -99,6 +101,11 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
        {"GROUP": 16, "HEADS": 16, "D": 128, "S": 128, "KEYS": 64, "MIN_STEPS": 4} | sizes,
        {"num_warps": warps, "num_stages": 3})
       for name, sizes, warps in (("", {"QUERIES": 8, "PARTS": 1}, 8), (" few", {"QUERIES": 1, "PARTS": 64}, 4))),
+    ("choose_experts", choice._choose,
+     {"logits": "*fp32", "bias": "*fp32", "ids": "*i64", "weights": "*fp32", "scaling": "fp32"},
+     {"K": 4, "WIDTH": 128, "SLOTS": 4}, {"num_warps": 1}),
+    ("swiglu", activation._swiglu, {"gate_up": "*bf16", "out": "*bf16", "alpha": "fp32", "limit": "fp32"},
+     {"WIDTH": activation.WIDTH}, {"num_warps": 4}),
     *expert_cases(),
     ("moe_experts add up", moe._add_up, {"down": "*bf16", "out": "*bf16"}, {"K": 4, "N": 1024}, {"num_warps": 4}),
     ("norm_rope_insert", heads._norm_rope_insert,

@@ -173,6 +173,21 @@ def moe_case(tokens: int, experts: int, top_k: int, form: str = "") -> Case:
     return make
 
 
+def choose_case(tokens: int, experts: int, top_k: int) -> Case:
+    def make(g: torch.Generator) -> Arguments:
+        logits, bias = torch.randn(tokens, experts, generator=g) * 3, torch.randn(experts, generator=g)
+        return (logits, bias), {"top_k": top_k, "scaling": 2.5}
+
+    return make
+
+
+def swiglu_case(tokens: int, width: int) -> Case:
+    def make(g: torch.Generator) -> Arguments:
+        return (torch.randn(tokens, 2 * width, generator=g) * 6,), {"alpha": 1.702, "limit": 7.0}
+
+    return make
+
+
 def rms_norm_case(tokens: int, residual: bool) -> Case:
     def make(g: torch.Generator) -> Arguments:
         x = torch.randn(tokens, 48, generator=g)
@@ -184,6 +199,12 @@ def rms_norm_case(tokens: int, residual: bool) -> Case:
 
 
 CASES: dict[str, dict[str, Case]] = {
+    "choose_experts": {
+        f"{n} tokens, {k} of {e}": choose_case(n, e, k)
+        for n in (0, 1, 9)
+        for e, k in [(1, 1), (4, 2), (37, 5), (128, 4)]
+    },
+    "swiglu": {f"{n} tokens, {w} wide": swiglu_case(n, w) for n in (0, 1, 5) for w in (1, 48, 1500)},
     "dense_attention": {f"{n}, heads {h}": attention(n, h) for n in BATCHES for h in HEADS},
     "sparse_prefill": {f"{n}, heads {h}": attention(n, h, blocks=True) for n in BATCHES for h in HEADS},
     "msa_decode": {f"{n}, heads {h}": decode_case(n, h) for n in BATCHES for h in ((6, 2), (8, 1))}

@@ -22,7 +22,7 @@ from m3_kernels.softmax import bounded
 Case = Callable[[torch.Generator], Any]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KERNELS = [name for name in sorted(operations()) if importlib.util.find_spec(f"m3_kernels.{name}.kernel")]
-HALF = {"dense_attention", "sparse_prefill", "msa_decode", "index_scores", "norm_rope_insert"}
+HALF = {"dense_attention", "sparse_prefill", "msa_decode", "index_scores", "norm_rope_insert", "swiglu"}
 """Operations that are also tested with fp16 tensors."""
 
 

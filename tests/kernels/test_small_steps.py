@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from m3_kernels.choose_experts import choose_experts
 from m3_kernels.moe_experts import moe_experts
-from m3_kernels.moe_experts.reference import swiglu
 from m3_kernels.norm_rope_insert import norm_rope_insert
 from m3_kernels.rms_norm import rms_norm
+from m3_kernels.swiglu import swiglu
 from m3_model.quantization import dequantize
 
 Case = Callable[[torch.Generator], Any]
@@ -103,6 +104,27 @@ def test_experts(moe_experts_case: Case, generator: torch.Generator) -> None:
 def test_the_activation_at_known_points(gate: float, up: float, expected: float) -> None:
     got = swiglu(torch.tensor([[gate, up]]), alpha=1.702, limit=7.0)
     torch.testing.assert_close(got, torch.tensor([[expected]]), atol=0, rtol=1e-3 if abs(expected) < 1e-6 else 1e-6)
+
+
+def test_the_activation_is_what_its_page_says(swiglu_case: Case, generator: torch.Generator) -> None:
+    (gate_up,), kwargs = swiglu_case(generator)
+    gate, up = gate_up.double().chunk(2, -1)
+    gate, up = gate.clamp(max=kwargs["limit"]), up.clamp(-kwargs["limit"], kwargs["limit"])
+    expected = gate / (1 + torch.exp(-kwargs["alpha"] * gate)) * (up + 1)
+    torch.testing.assert_close(swiglu(gate_up, **kwargs).double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_experts_are_chosen_with_the_bias_and_weighed_without_it(
+    choose_experts_case: Case, generator: torch.Generator
+) -> None:
+    (logits, bias), kwargs = choose_experts_case(generator)
+    ids, weights = choose_experts(logits, bias, **kwargs)
+    for t in range(len(logits)):
+        score = 1 / (1 + torch.exp(-logits[t].double()))
+        best = sorted(range(len(bias)), key=lambda e: -float(score[e] + bias[e]))[: kwargs["top_k"]]
+        assert ids[t].tolist() == best
+        expected = score[best] / score[best].sum() * kwargs["scaling"]
+        torch.testing.assert_close(weights[t].double(), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_norm_and_residual(rms_norm_case: Case, generator: torch.Generator) -> None:

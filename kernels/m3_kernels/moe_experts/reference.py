@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from m3_kernels.swiglu.reference import swiglu
+
 
 def moe_experts(
     x_TC: Tensor,
@@ -82,18 +84,6 @@ def check_scales(w13_EXC: Tensor, w2_ECI: Tensor, scales: tuple[Tensor, Tensor] 
                 )
     if w13_EXC.dtype != w2_ECI.dtype:
         raise ValueError(f"w13 and w2 must be stored alike, got {w13_EXC.dtype} and {w2_ECI.dtype}")
-
-
-def swiglu(gate_up_TX: Tensor, *, alpha: float, limit: float) -> Tensor:
-    """The gated activation of all feed-forward parts: gate * sigmoid(alpha * gate) * (up + 1), clamped before.
-
-    Shapes: the first half of the last axis is the gate, the second the up part. The gate is clamped from above only,
-    the up part on both sides.
-    """
-    width = gate_up_TX.shape[-1] // 2
-    gate, up = gate_up_TX[..., :width].clamp(max=limit), gate_up_TX[..., width:].clamp(-limit, limit)
-    gated = torch.sigmoid(gate * alpha).mul_(gate)
-    return torch.addcmul(gated, gated, up)
 
 
 def _groups(counts: list[int]) -> list[tuple[int, slice]]:
