@@ -45,6 +45,7 @@ def describe(folder: Path) -> dict[str, Any]:
     if entries:
         config = config_of_files(config, entries)
     parameters = count_parameters(config)
+    precision = (data.get("quantization_config") or {}).get("quant_method") or data.get("torch_dtype")
     stored: Counter[str] = Counter()
     for entry in entries.values():
         stored[entry.dtype] += entry.nbytes
@@ -56,7 +57,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "parameters": parameters.total,
         "active_parameters": parameters.active,
         "image_parameters": parameters.vision,
-        "precision": (data.get("quantization_config") or {}).get("quant_method") or data.get("torch_dtype"),
+        "precision": precision,
         "disk_bytes": sum(file.stat().st_size for file in files),
         "files": len(files),
         "stored_bytes": dict(stored),
@@ -81,7 +82,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "fits": [
             _fit(config, place, free, dtype, element_bytes) for place, free, dtype, element_bytes in _places_here()
         ],
-        "gpus": [dataclasses.asdict(plan) for plan in plans(config, _free_of_gpus())],
+        "gpus": [dataclasses.asdict(plan) for plan in plans(config, _free_of_gpus(), mxfp8=precision == "mxfp8")],
     }
 
 
@@ -146,7 +147,7 @@ def to_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"\n{'context':>18} {'cache in bf16':>14} {'in fp8':>12}"
     for row in facts["cache"]:
         yield f"{row['tokens']:>18,} {size(row['bf16_bytes']):>14} {size(row['fp8_bytes']):>12}"
-    yield "\nThe engine keeps the cache in the weights' dtype, not in fp8 yet, and dequantises MXFP8 when loading.\n"
+    yield "\nThe cache is in bf16 or float32, not in fp8 yet. MXFP8 stays so on several GPUs; one dequantises it.\n"
     for fit in facts["fits"]:
         yield f"{fit['place']:<18} {_verdict(fit)}"
     yield from gpu_table(facts["gpus"])

@@ -18,7 +18,7 @@ from m3_model.config import M3Config
 from m3_model.group import ALONE, Parallel
 from m3_model.inputs import ModelInputs
 from m3_model.layers import Rotation
-from m3_model.matrix import HalfMatrix, Matrix
+from m3_model.matrix import AnyMatrix
 from m3_model.selection import choose_blocks
 
 
@@ -28,9 +28,9 @@ class Attention:
 
     config: M3Config
     """With the numbers of heads that are here."""
-    projection: Matrix | HalfMatrix
+    projection: AnyMatrix
     """Rows of q, k, index q, index k and v, in this order; the index rows only in a sparse layer."""
-    output: Matrix | HalfMatrix
+    output: AnyMatrix
     norms: tuple[Tensor, ...]
     """Norm weights, one row a head: query, key, index query and index key heads in one matrix; where index heads have
     another size, they have a second one; without an index branch there are no rows for it."""

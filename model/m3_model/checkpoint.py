@@ -15,7 +15,7 @@ from torch import Tensor
 
 from m3_model import names
 from m3_model.config import M3Config
-from m3_model.quantization import GROUP, NAN_SCALE, dequantize, quantize
+from m3_model.quantization import GROUP, LARGEST_SCALE, NAN_SCALE, dequantize, quantize
 from m3_model.tensor_files import INDEX, SINGLE, TensorEntry, TensorReader, read_headers
 
 FLOATS = ("F32", "BF16", "F16")
@@ -72,6 +72,11 @@ class Checkpoint:
         """Whether a matrix is stored in MXFP8."""
         return name + names.SCALE in self.entries
 
+    @property
+    def has_quantized_layers(self) -> bool:
+        """Whether any matrix of the layers is stored in MXFP8."""
+        return any(name.endswith(names.SCALE) and name.startswith(names.LAYERS) for name in self.entries)
+
     def read(
         self,
         name: str,
@@ -109,6 +114,25 @@ class Checkpoint:
         matrix_OI = dequantize(weight_OI, self.scales(name, rows, groups).to(target.device), target.dtype)
         first = columns.start - groups.start * GROUP
         target.copy_(matrix_OI[:, first : first + len(columns)])
+
+    def read_quantized(
+        self, weight: Tensor, scale: Tensor, name: str, *, rows: range | None = None, columns: range | None = None
+    ) -> None:
+        """Fill the two tensors with a quantised matrix as it is stored, or with these rows or columns of it.
+
+        Columns are whole groups. Errors: CheckpointError for a scale that is no number, or too large for kernels.
+        """
+        groups = None
+        if columns is not None:
+            assert columns.start % GROUP == columns.stop % GROUP == 0
+            groups = range(columns.start // GROUP, columns.stop // GROUP)
+        scale.copy_(self.scales(name, rows, groups))
+        if bool((scale > LARGEST_SCALE).any()):
+            raise CheckpointError(
+                f"{self.entries[name].file.name}: {name} has a scale of {int(scale.max())}, and several GPUs take "
+                f"{LARGEST_SCALE} at most: use the BF16 checkpoint"
+            )
+        weight.copy_(self.reader.view(name, rows, columns))
 
     def scales(self, name: str, rows: range | None = None, groups: range | None = None) -> Tensor:
         """The scales of a quantised matrix, or some of them. Errors: CheckpointError for one that is no number."""

@@ -13,7 +13,7 @@ from m3_model.config import M3Config
 from m3_model.group import ALONE, Parallel, Rows, gather_columns
 from m3_model.inputs import ModelInputs
 from m3_model.layers import GatedMlp, Rotation
-from m3_model.matrix import HalfMatrix, Matrix
+from m3_model.matrix import AnyMatrix
 from m3_model.moe import MoE
 from m3_model.share import part
 from m3_model.vision.encoder import VisionEncoder
@@ -46,7 +46,7 @@ class Decoder:
     embedding_VC: Tensor
     layers: tuple[DecoderLayer, ...]
     norm_C: Tensor
-    head: Matrix | HalfMatrix
+    head: AnyMatrix
     """From hidden states to scores; the embedding table where the two are tied."""
     vision: VisionEncoder | None = None
     """What turns images and videos into the vectors that inputs.visual holds; None in a text-only model."""

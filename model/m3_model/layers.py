@@ -7,7 +7,7 @@ from torch import Tensor
 
 from m3_kernels.swiglu import swiglu
 from m3_model.config import M3Config
-from m3_model.matrix import HalfMatrix, Matrix
+from m3_model.matrix import AnyMatrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class Rotation:
 class GatedMlp:
     """The feed-forward part of dense layers, and an expert of the others."""
 
-    gate_up: Matrix | HalfMatrix
+    gate_up: AnyMatrix
     """The gate rows, then the up rows."""
-    down: Matrix | HalfMatrix
+    down: AnyMatrix
     alpha: float
     limit: float
 

@@ -1,11 +1,11 @@
 """Build a decoder from a checkpoint: each tensor is read into its place in a fused matrix and dequantised on the way.
 
 Beside the decoder, memory holds one tensor at a time and a bounded part of the files. One of several ranks reads its
-share alone.
+share alone, and keeps the layers' matrices in MXFP8 that are stored so.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -17,10 +17,10 @@ from m3_model.checkpoint import Checkpoint
 from m3_model.decoder import Decoder, DecoderLayer
 from m3_model.group import ALONE, Parallel
 from m3_model.layers import GatedMlp
-from m3_model.matrix import prepare
+from m3_model.matrix import AnyMatrix, QuantizedMatrix, prepare
 from m3_model.moe import Experts, MoE, Router, SeparateExperts, StackedExperts
 from m3_model.offload import CpuExperts, ExpertPlacement, StreamedExperts
-from m3_model.quantization import quantize_4bit
+from m3_model.quantization import GROUP, quantize_4bit
 from m3_model.share import Share
 from m3_model.vision.loading import load_encoder
 
@@ -34,10 +34,11 @@ def load_decoder(
     parallel: Parallel = ALONE,
     progress: Callable[[int, int], None] | None = None,
 ) -> Decoder:
-    """The decoder of a checkpoint folder, with its image side if it has one, all matrices dequantised to dtype.
+    """The decoder of a checkpoint folder, with its image side if it has one, in dtype.
 
     `experts` says where routed experts are, if not with the others, and whether they are rounded to 4 bits. With
-    `parallel` it is the share of this rank. `progress` is told how many layers are read, and of how many.
+    `parallel` it is the share of this rank; for one rank alone, all matrices are dequantised. `progress` is told how
+    many layers are read, and of how many.
     Errors: CheckpointError before any tensor is read if the checkpoint is not whole, and for a scale that is no number;
     ValueError if the model cannot be split among so many ranks.
     """
@@ -63,7 +64,9 @@ class DecoderBuilder:
         self.device = device
         self.experts = experts or ExpertPlacement()
         self.parallel = parallel
-        self.share = Share.of(checkpoint.config, parallel.ranks.rank, parallel.ranks.size)
+        ranks = parallel.ranks
+        self._keeps_mxfp8 = ranks.size > 1 and checkpoint.has_quantized_layers
+        self.share = Share.of(checkpoint.config, ranks.rank, ranks.size, mxfp8=self._keeps_mxfp8)
         self.config = self.share.local(checkpoint.config)
         self._progress = progress or (lambda done, total: None)
 
@@ -86,16 +89,44 @@ class DecoderBuilder:
     def _read(self, name: str, *, rows: range | None = None, columns: range | None = None) -> Tensor:
         return self.checkpoint.read(name, self.dtype, self.device, rows=rows, columns=columns)
 
-    def _stacked(self, matrices: Sequence[tuple[str, range]]) -> Tensor:
-        """Rows of matrices of the same inputs as one matrix, in the given order."""
-        columns = self.checkpoint.entries[matrices[0][0]].shape[1]
-        num_rows = sum(len(rows) for _, rows in matrices)
-        stacked = torch.empty(num_rows, columns, dtype=self.dtype, device=self.device)
-        first = 0
-        for name, rows in matrices:
-            self.checkpoint.read_into(stacked[first : first + len(rows)], name, rows=rows)
-            first += len(rows)
+    def _matrix(self, *parts: tuple[str, range], columns: range | None = None) -> AnyMatrix:
+        """Rows of matrices of the same inputs as one, in the given order; of all inputs or of some."""
+        if not self._keeps(name for name, _ in parts):
+            return prepare(self._stacked(parts, columns))
+        num_rows, width = self._shape(parts, columns)
+        weight = torch.empty(num_rows, width, dtype=torch.float8_e4m3fn, device=self.device)
+        scale = torch.empty(num_rows, width // GROUP, dtype=torch.uint8, device=self.device)
+        self._read_quantized(weight, scale, parts, columns)
+        return QuantizedMatrix(weight, scale)
+
+    def _stacked(self, parts: Sequence[tuple[str, range]], columns: range | None = None) -> Tensor:
+        """The same as a tensor of the decoder's dtype."""
+        stacked = torch.empty(self._shape(parts, columns), dtype=self.dtype, device=self.device)
+        self._read_into(stacked, parts, columns)
         return stacked
+
+    def _read_into(self, target: Tensor, parts: Sequence[tuple[str, range]], columns: range | None = None) -> None:
+        first = 0
+        for name, rows in parts:
+            self.checkpoint.read_into(target[first : first + len(rows)], name, rows=rows, columns=columns)
+            first += len(rows)
+
+    def _read_quantized(
+        self, weight: Tensor, scale: Tensor, parts: Sequence[tuple[str, range]], columns: range | None = None
+    ) -> None:
+        first = 0
+        for name, rows in parts:
+            here = slice(first, first + len(rows))
+            self.checkpoint.read_quantized(weight[here], scale[here], name, rows=rows, columns=columns)
+            first += len(rows)
+
+    def _keeps(self, matrices: Iterable[str]) -> bool:
+        """Whether all of them stay in MXFP8."""
+        return self._keeps_mxfp8 and all(self.checkpoint.quantized(name) for name in matrices)
+
+    def _shape(self, parts: Sequence[tuple[str, range]], columns: range | None) -> tuple[int, int]:
+        all_columns = range(self.checkpoint.entries[parts[0][0]].shape[1])
+        return sum(len(rows) for _, rows in parts), len(all_columns if columns is None else columns)
 
     def _layer(self, i: int) -> DecoderLayer:
         prefix = names.layer_prefix(i)
@@ -135,8 +166,8 @@ class DecoderBuilder:
                 groups.append(index_norms)
         return Attention(
             config=config,
-            projection=prepare(self._stacked([(f"{prefix}{part}.weight", rows) for part, rows in parts])),
-            output=prepare(self._read(f"{prefix}o_proj.weight", columns=heads)),
+            projection=self._matrix(*((f"{prefix}{part}.weight", rows) for part, rows in parts)),
+            output=self._matrix((f"{prefix}o_proj.weight", range(config.hidden_size)), columns=heads),
             norms=tuple(torch.cat(group) for group in groups),
             parallel=self.parallel,
         )
@@ -151,8 +182,8 @@ class DecoderBuilder:
         """The columns `width` between its two matrices."""
         gate, up, down = parts
         return GatedMlp(
-            gate_up=prepare(self._stacked([(f"{prefix}{gate}.weight", width), (f"{prefix}{up}.weight", width)])),
-            down=prepare(self._read(f"{prefix}{down}.weight", columns=width)),
+            gate_up=self._matrix((f"{prefix}{gate}.weight", width), (f"{prefix}{up}.weight", width)),
+            down=self._matrix((f"{prefix}{down}.weight", range(self.config.hidden_size)), columns=width),
             alpha=self.config.swiglu_alpha,
             limit=self.config.swiglu_limit,
         )
@@ -180,11 +211,22 @@ class DecoderBuilder:
         if place.where == "streamed":
             host = self._stacked_experts(i, "cpu", pinned=not on_cpu)
             return StreamedExperts(host, slots=place.slots, device=self.device)
-        if place.bits == 4:
+        if self._expert_bits(i) < 16:
             return self._stacked_experts(i, self.device)
         if place.where == "cpu" and not on_cpu:
             return CpuExperts(self._on("cpu")._separate_experts(i))
         return self._separate_experts(i) if on_cpu else self._stacked_experts(i, self.device)
+
+    def _expert_bits(self, i: int) -> int:
+        """In how many bits the experts of a layer are kept here: 16 are those of the decoder's dtype."""
+        if self.experts.bits == 4:
+            return 4
+        stored = (name for expert in self.share.experts for name in self._expert_matrices(i, expert))
+        return 8 if self._keeps(stored) else 16
+
+    def _expert_matrices(self, i: int, expert: int) -> tuple[str, str, str]:
+        w1, w3, w2 = (f"{names.expert_prefix(i, expert)}{name}.weight" for name in ("w1", "w3", "w2"))
+        return w1, w3, w2
 
     def _on(self, device: str) -> "DecoderBuilder":
         return DecoderBuilder(self.checkpoint, self.dtype, device, self.experts, parallel=self.parallel)
@@ -196,30 +238,29 @@ class DecoderBuilder:
 
     def _stacked_experts(self, i: int, device: torch.device | str, *, pinned: bool = False) -> StackedExperts:
         """The experts of a layer that are here, one read after the other; those of 4 bits are rounded as they come."""
-        config, four, here = self.config, self.experts.bits == 4, self.share.experts
+        config, bits, here = self.config, self._expert_bits(i), self.share.experts
         E, C, width = len(here), config.hidden_size, config.expert_intermediate_size
 
         def made(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(E, rows, columns, dtype=dtype, device=device, pin_memory=pinned)
 
-        dtype, packed = (torch.uint8, 2) if four else (self.dtype, 1)
+        dtype, packed = {4: (torch.uint8, 2), 8: (torch.float8_e4m3fn, 1), 16: (self.dtype, 1)}[bits]
         w13, w2 = made(2 * width, C // packed, dtype), made(C, width // packed, dtype)
-        scales = (made(2 * width, C // 32, dtype), made(C, width // 32, dtype)) if four else None
+        scales = None
+        if bits < 16:
+            scales = made(2 * width, C // GROUP, torch.uint8), made(C, width // GROUP, torch.uint8)
         for place, expert in enumerate(here):
-            prefix = names.expert_prefix(i, expert)
-            if scales is None:
-                self.checkpoint.read_into(w13[place, :width], f"{prefix}w1.weight")
-                self.checkpoint.read_into(w13[place, width:], f"{prefix}w3.weight")
-                self.checkpoint.read_into(w2[place], f"{prefix}w2.weight")
-                continue
-            gate_up = self._stacked([(f"{prefix}w1.weight", range(width)), (f"{prefix}w3.weight", range(width))])
-            for target, scale, matrix in (
-                (w13, scales[0], gate_up),
-                (w2, scales[1], self._read(f"{prefix}w2.weight")),
-            ):
-                values, factors = quantize_4bit(matrix)
-                target[place].copy_(values)
-                scale[place].copy_(factors)
+            w1, w3, down = self._expert_matrices(i, expert)
+            stacks = ((w1, range(width)), (w3, range(width))), ((down, range(C)),)
+            for which, (target, parts) in enumerate(zip((w13[place], w2[place]), stacks, strict=True)):
+                if scales is None:
+                    self._read_into(target, parts)
+                elif bits == 8:
+                    self._read_quantized(target, scales[which][place], parts)
+                else:
+                    values, factors = quantize_4bit(self._stacked(parts))
+                    target.copy_(values)
+                    scales[which][place].copy_(factors)
         return StackedExperts(
             w13_EXC=w13, w2_ECI=w2, alpha=config.swiglu_alpha, limit=config.swiglu_limit, scales=scales
         )

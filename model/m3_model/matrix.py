@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from m3_kernels.mxfp8_linear import mxfp8_linear
+
 EXACT = 2.0**-20
 """Largest error of a float16 form, as a share of the matrix's largest number: less than float32 sums lose."""
 
@@ -34,6 +36,20 @@ class HalfMatrix:
     def __call__(self, x_TC: Tensor) -> Tensor:
         product: Tensor = torch.ops.quantized.linear_dynamic_fp16(x_TC, self.packed)
         return product
+
+
+@dataclass(frozen=True)
+class QuantizedMatrix:
+    """A matrix that stays in MXFP8 (m3_model.quantization); what it stands for is computed anew for each product."""
+
+    weight_XC: Tensor
+    scale_XG: Tensor
+
+    def __call__(self, x_TC: Tensor) -> Tensor:
+        return mxfp8_linear(x_TC, self.weight_XC, self.scale_XG)
+
+
+AnyMatrix = Matrix | HalfMatrix | QuantizedMatrix
 
 
 def prepare(weight_XC: Tensor) -> Matrix | HalfMatrix:

@@ -26,6 +26,7 @@ FLOAT32_NAMES = ("block_sparse_moe.gate.weight", "block_sparse_moe.e_score_corre
 EMBEDDING = f"{PREFIX}model.embed_tokens.weight"
 FINAL_NORM = f"{PREFIX}model.norm.weight"
 HEAD = f"{PREFIX}lm_head.weight"
+LAYERS = f"{PREFIX}model.layers."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class TensorSpec:
 
 
 def layer_prefix(layer: int) -> str:
-    return f"{PREFIX}model.layers.{layer}."
+    return f"{LAYERS}{layer}."
 
 
 def expert_prefix(layer: int, expert: int) -> str:

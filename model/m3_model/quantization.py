@@ -15,6 +15,8 @@ NAN_SCALE = 255
 """The stored scale that stands for no number."""
 LARGEST = 448.0
 """Largest e4m3 number."""
+LARGEST_SCALE = 128
+"""The largest stored scale that kernels multiply by: 2 ** 1 (m3_kernels.moe_experts)."""
 
 
 def dequantize(weight_OI: Tensor, scale_OX: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -55,8 +57,7 @@ def quantize(matrix_OI: Tensor) -> tuple[Tensor, Tensor]:
 
 _E2M1_BORDERS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 """Between neighbouring magnitudes of e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6."""
-_E2M1_LARGEST, _LARGEST_SCALE = 6.0, 128
-"""Scales end at 2 ** 1, on which kernels rely (m3_kernels.moe_experts)."""
+_E2M1_LARGEST = 6.0
 
 
 def quantize_4bit(matrix_OI: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,7 +75,7 @@ def quantize_4bit(matrix_OI: Tensor) -> tuple[Tensor, Tensor]:
     if not bool((largest <= 2 * _E2M1_LARGEST).all()):
         raise ValueError(f"MXFP4 holds finite numbers up to {2 * _E2M1_LARGEST}, got {float(largest.max())}")
     mantissa, exponent = torch.frexp(largest.clamp(min=torch.finfo(torch.float32).tiny).double() / _E2M1_LARGEST)
-    scale = (torch.where(mantissa == 0.5, exponent - 1, exponent) + BIAS).clamp(0, _LARGEST_SCALE)
+    scale = (torch.where(mantissa == 0.5, exponent - 1, exponent) + BIAS).clamp(0, LARGEST_SCALE)
     scaled = grouped * torch.exp2(BIAS - scale.double()).float()[..., None]
     borders = torch.tensor(_E2M1_BORDERS, device=scaled.device)
     codes = torch.bucketize(scaled.abs(), borders).to(torch.uint8) | (torch.signbit(scaled).to(torch.uint8) << 3)

@@ -7,6 +7,7 @@ from math import prod
 
 from m3_model import names
 from m3_model.config import M3Config
+from m3_model.quantization import GROUP
 from m3_model.share import Share
 
 
@@ -28,6 +29,8 @@ class Parameters:
     """All of the image side; 0 for a text-only model."""
     float32: int
     """Of both, those that are float32 in a model of any dtype."""
+    mxfp8: int = 0
+    """Of the text model, those that stay in MXFP8: on several ranks the layers' matrices, where they are stored so."""
 
 
 @cache
@@ -52,7 +55,8 @@ def count_parameters(config: M3Config) -> Parameters:
 
 def weight_bytes(parameters: Parameters, element_bytes: int) -> int:
     """Memory of a loaded model whose dtype has `element_bytes`."""
-    return (parameters.total + parameters.vision - parameters.float32) * element_bytes + parameters.float32 * 4
+    others = parameters.total + parameters.vision - parameters.float32 - parameters.mxfp8
+    return others * element_bytes + parameters.float32 * 4 + parameters.mxfp8 * (GROUP + 1) // GROUP
 
 
 def cache_bytes_per_token(config: M3Config, element_bytes: int) -> int:
@@ -61,7 +65,7 @@ def cache_bytes_per_token(config: M3Config, element_bytes: int) -> int:
     return (keys_and_values + config.num_sparse_layers * config.index_dim) * element_bytes
 
 
-def share_parameters(config: M3Config, share: Share) -> Parameters:
+def share_parameters(config: M3Config, share: Share, *, mxfp8: bool = False) -> Parameters:
     """The same for what one of several ranks holds; `active` is what a step reads of it for one token, at most."""
     whole, split = count_parameters(config), _by_split(config)
     parts = {
@@ -71,6 +75,7 @@ def share_parameters(config: M3Config, share: Share) -> Parameters:
         "dense": (len(share.dense_width), config.dense_intermediate_size),
         "heads": (len(share.heads), config.num_heads),
         "keys": (len(share.kv_heads), config.num_kv_heads),
+        "index key": (1, 1),
         "copied": (1, 1),
     }
     held = {kind: count * parts[kind][0] // parts[kind][1] for kind, count in split.items()}
@@ -86,6 +91,7 @@ def share_parameters(config: M3Config, share: Share) -> Parameters:
         active=total - held["vocabulary"] - unused - copy_of_shared,
         vision=whole.vision,
         float32=whole.float32,
+        mxfp8=total - held["vocabulary"] - held["copied"] if mxfp8 else 0,
     )
 
 
@@ -106,6 +112,8 @@ def _by_split(config: M3Config) -> Counter[str]:
             kind = "heads"
         elif name.endswith((".k_proj.weight", ".v_proj.weight", ".index_q_proj.weight")):
             kind = "keys"
+        elif name.endswith(".index_k_proj.weight"):
+            kind = "index key"
         else:
             kind = "copied"
         found[kind] += prod(spec.shape)

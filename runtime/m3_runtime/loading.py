@@ -138,7 +138,8 @@ def _spread(
     from m3_runtime.parallel.member import ModelSpec
     from m3_runtime.parallel.ranks import Ranks
 
-    Share.of(Checkpoint.open(path).config, 0, config.size)  # what is wrong with the files is told before others start
+    checkpoint = Checkpoint.open(path)  # what is wrong with the files is told before others start
+    Share.of(checkpoint.config, 0, config.size, mxfp8=checkpoint.has_quantized_layers)
     device = "cpu" if config.on_cpu else "cuda"
     ranks = Ranks.start(config.size, device=device, peers=meet_torchrun if config.by_torchrun else None)
     try:

@@ -24,6 +24,7 @@ from m3_kernels.dense_attention import kernel as dense
 from m3_kernels.index_scores import kernel as scores
 from m3_kernels.moe_experts import kernel as moe
 from m3_kernels.msa_decode import kernel as decode
+from m3_kernels.mxfp8_linear import kernel as linear
 from m3_kernels.norm_rope_insert import kernel as heads
 from m3_kernels.rms_norm import kernel as norm
 from m3_kernels.sparse_prefill import by_block, unions
@@ -108,6 +109,10 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
      {"WIDTH": activation.WIDTH}, {"num_warps": 4}),
     *expert_cases(),
     ("moe_experts add up", moe._add_up, {"down": "*bf16", "out": "*bf16"}, {"K": 4, "N": 1024}, {"num_warps": 4}),
+    *((f"mxfp8_linear{name}", linear._linear, {"x": "*bf16", "w": "*i16", "scale": "*u8", "out": "*bf16"},
+       {"C": 6144, "PACKED": True} | linear.tile_sizes(tokens),
+       {key: linear.tile_sizes(tokens)[key] for key in ("num_warps", "num_stages")})
+      for name, tokens in (("", 8192), (" middle", 64), (" few", 1))),
     ("norm_rope_insert", heads._norm_rope_insert,
      dict.fromkeys(("projected", "norms", "q_out", "index_q_out", "k_cache", "v_cache", "index_cache"), "*bf16")
      | {"cos": "*fp32", "sin": "*fp32", "slots": "*i64", "eps": "fp32"},

@@ -188,6 +188,15 @@ def swiglu_case(tokens: int, width: int) -> Case:
     return make
 
 
+def mxfp8_linear_case(tokens: int, outputs: int) -> Case:
+    def make(g: torch.Generator) -> Arguments:
+        weight = torch.randn(outputs, 96, generator=g).to(torch.float8_e4m3fn)
+        scale = torch.randint(120, 129, (outputs, 3), dtype=torch.uint8, generator=g)
+        return (torch.randn(tokens, 96, generator=g), weight, scale), {}
+
+    return make
+
+
 def rms_norm_case(tokens: int, residual: bool) -> Case:
     def make(g: torch.Generator) -> Arguments:
         x = torch.randn(tokens, 48, generator=g)
@@ -219,6 +228,7 @@ CASES: dict[str, dict[str, Case]] = {
         for n in (0, 1, 2, 50)
         for e, k, form in [(1, 1, ""), (4, 2, ""), (32, 4, ""), (4, 2, "MXFP8"), (4, 2, "MXFP4")]
     },
+    "mxfp8_linear": {f"{n} tokens, {x} outputs": mxfp8_linear_case(n, x) for n in (0, 1, 17, 65) for x in (16, 72)},
     "norm_rope_insert": {
         f"{n} tokens, {h} heads, {p} pairs, {i} index heads": insert_case(n, h, p, i)
         for n, h, p in [(1, 4, 8), (33, 4, 16), (80, 14, 8)]

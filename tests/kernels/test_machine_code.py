@@ -15,8 +15,8 @@ REGISTERS, SHARED_BYTES = 65536, 227 * 1024
 WIDE = ["index_scores", "sparse_prefill unions", "sparse_prefill unions bounded", "sparse_prefill by block"]
 WIDE += ["dense_attention", "moe_experts gate and up", "moe_experts down"]
 WIDE += ["moe_experts gate and up few", "moe_experts down few", "moe_experts down, MXFP8"]
-WIDE += ["moe_experts gate and up, MXFP4", "moe_experts down, MXFP4"]
-NARROW = ["msa_decode", "dense_attention few"]
+WIDE += ["moe_experts gate and up, MXFP4", "moe_experts down, MXFP4", "mxfp8_linear"]
+NARROW = ["msa_decode", "dense_attention few", "mxfp8_linear few"]
 
 
 @pytest.fixture(scope="module")

@@ -251,7 +251,7 @@ def _gate_up_tile(
         both_row = e * 2 * WIDTH + i // 8 % 2 * WIDTH + n_both
         both_NM = tl.zeros([2 * N, M], tl.float32)
         for at in range(0, C, STEP):
-            both_NM = _add_products(
+            both_NM = add_products(
                 both_NM, w13, w13_scale, both_row, n_both < WIDTH, x_row, valid, at, C, BITS, PACKED, STEP, dtype
             )  # fmt: skip
         gate_SRM, up_SRM = tl.split(both_NM.reshape(N // 8, 2, 8, M).permute(0, 2, 3, 1))
@@ -323,7 +323,7 @@ def _down_tile(
     hidden_row = hidden + rows.to(tl.int64)[:, None] * WIDTH
     acc_NM = tl.zeros([N, M], tl.float32)
     for at in range(0, WIDTH, STEP):
-        acc_NM = _add_products(
+        acc_NM = add_products(
             acc_NM, w2, w2_scale, e * C + n, n < C, hidden_row, valid, at, WIDTH, BITS, PACKED, STEP,
             hidden.dtype.element_ty,
         )  # fmt: skip
@@ -333,7 +333,7 @@ def _down_tile(
 
 
 @triton.jit
-def _add_products(
+def add_products(
     acc_NM, w, scale, w_row, inside, x_row, valid, at, WIDTH: tl.constexpr, BITS: tl.constexpr, PACKED: tl.constexpr,
     STEP: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip

@@ -53,9 +53,13 @@ def _matrix(weights: Tensor, scales: Tensor | None, expert: int) -> Tensor:
     matrix = weights[expert]
     if scales is None:
         return matrix.float()
-    values = unpacked_e2m1(matrix) if matrix.dtype == torch.uint8 else matrix.float()
-    factors = torch.exp2(scales[expert].double() - 127).float()
-    return (values.view(len(values), -1, 32) * factors[..., None]).view_as(values)
+    return dequantised(unpacked_e2m1(matrix) if matrix.dtype == torch.uint8 else matrix, scales[expert])
+
+
+def dequantised(values_XC: Tensor, scale_XG: Tensor) -> Tensor:
+    """The float32 matrix of numbers and the powers of two for every 32 of a row."""
+    factors = torch.exp2(scale_XG.double() - 127).float()
+    return (values_XC.float().view(len(values_XC), -1, 32) * factors[..., None]).view(values_XC.shape)
 
 
 def unpacked_e2m1(packed: Tensor) -> Tensor:

@@ -11,7 +11,10 @@ import pytest
 import torch
 
 from m3_model.cache import KVCache
+from m3_model.layers import GatedMlp
 from m3_model.loading import load_decoder
+from m3_model.matrix import QuantizedMatrix
+from m3_model.moe import StackedExperts
 from m3_model.random_checkpoint import tiny_config, write_random_checkpoint
 from m3_model.share import Share
 from m3_runtime.parallel.ranks import Ranks
@@ -35,6 +38,8 @@ class Case:
 
 
 MANY = {"num_heads": 8, "num_kv_heads": 4, "index_heads": 4, "head_dim": 16, "index_dim": 16}
+WIDE = {"dense_intermediate_size": 160, "shared_intermediate_size": 128}
+"""Widths with a group of 32 for each of four ranks."""
 ONE = {"num_heads": 4, "num_kv_heads": 1, "index_heads": 1}
 CASES = {
     "split heads": Case({**MANY, "vocab_size": 383, "tie_word_embeddings": True}),
@@ -44,7 +49,8 @@ CASES = {
     "forced blocks": Case({**ONE, "init_blocks": 1, "local_blocks": 2, "top_k_blocks": 4}, shared=True, tokens=900),
     "rows sent to experts": Case({"num_experts": 8, "experts_per_token": 1}, spread=True),
     "all at once": Case({**ONE, "num_experts": 7, "experts_per_token": 3}, spread=True, shared=True, tokens=900),
-    "quantised, index heads of another size": Case({"index_dim": 64}, quantized=True, shared=True),
+    "quantised, index heads of another size": Case({**WIDE, "index_dim": 64}, quantized=True, shared=True),
+    "quantised, rows sent to experts": Case({**WIDE, "experts_per_token": 1}, quantized=True, spread=True),
     "dense alone": Case(
         {"attention_kinds": ("dense",) * 2, "mlp_kinds": ("dense",) * 2, "index_heads": 0}, spread=True
     ),
@@ -61,6 +67,9 @@ def test_logits_and_blocks_are_those_of_one_process(ranks: Ranks, tmp_path: Path
     spread_rows, shared_blocks = 2 if case.spread else NEVER, 1 if case.shared else NEVER
     spec = led(ranks, tmp_path, num_pages=PAGES, spread_rows=spread_rows, shared_blocks=shared_blocks)
     dumped(ranks, tmp_path)
+    attention, experts = spec.decoder.layers[1].attention, spec.decoder.layers[1].mlp
+    assert isinstance(attention.projection, QuantizedMatrix) == case.quantized
+    assert isinstance(experts, GatedMlp) or isinstance(experts.experts, StackedExperts) == case.quantized
     got = _run(spec.runner, case.tokens)
     for logits, logits_alone in zip(got.logits, expected.logits, strict=True):
         torch.testing.assert_close(logits, logits_alone, atol=ATOL, rtol=0)
