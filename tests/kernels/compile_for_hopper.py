@@ -112,7 +112,9 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
     *((f"mxfp8_linear{name}", linear._linear, {"x": "*bf16", "w": "*i16", "scale": "*u8", "out": "*bf16"},
        {"C": 6144, "PACKED": True} | linear.tile_sizes(tokens),
        {key: linear.tile_sizes(tokens)[key] for key in ("num_warps", "num_stages")})
-      for name, tokens in (("", 8192), (" middle", 64), (" few", 1))),
+      for name, tokens in (("", 64), (" few", 1))),
+    ("mxfp8_linear multiply out", linear._multiply_out, {"w": "*u8", "scale": "*u8", "out": "*bf16"}, {"BLOCK": 4096},
+     {"num_warps": 4}),
     ("norm_rope_insert", heads._norm_rope_insert,
      dict.fromkeys(("projected", "norms", "q_out", "index_q_out", "k_cache", "v_cache", "index_cache"), "*bf16")
      | {"cos": "*fp32", "sin": "*fp32", "slots": "*i64", "eps": "fp32"},
