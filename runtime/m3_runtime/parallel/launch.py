@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from multiprocessing.connection import Client, Connection, Listener
-from pathlib import Path
 from typing import Any
 
 from m3_runtime.parallel.watch import Peer
@@ -43,18 +42,14 @@ def spawn(size: int, module: str = "m3_runtime.parallel.follower") -> list[Peer]
 
 def meet_torchrun(size: int) -> list[Peer]:
     """On rank 0: wait for the other ranks that torchrun started."""
-    folder = Path(tempfile.mkdtemp(prefix="m3-ranks-"))
     key = secrets.token_bytes(32)
-    try:
-        with Listener(str(folder / "meet"), "AF_UNIX", backlog=2 * size, authkey=key) as listener:
-            _store().set("m3/meet", f"{folder / 'meet'} {key.hex()}")
-            channels: dict[tuple[int, str], Connection[Any, Any]] = {}
-            while len(channels) < 2 * (size - 1):
-                channel = listener.accept()
-                rank, kind = channel.recv()
-                channels[rank, kind] = channel
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with _address() as address, Listener(address, "AF_UNIX", backlog=2 * size, authkey=key) as listener:
+        _store().set("m3/meet", f"{address} {key.hex()}")
+        channels: dict[tuple[int, str], Connection[Any, Any]] = {}
+        while len(channels) < 2 * (size - 1):
+            channel = listener.accept()
+            rank, kind = channel.recv()
+            channels[rank, kind] = channel
     return [Peer(rank, channels[rank, "commands"], channels[rank, "lifeline"]) for rank in range(1, size)]
 
 
@@ -70,6 +65,16 @@ def join_torchrun(rank: int) -> None:
             channels[kind] = Client(address, "AF_UNIX", authkey=bytes.fromhex(key))
             channels[kind].send((rank, kind))
         follow(channels["commands"], channels["lifeline"])
+
+
+@contextlib.contextmanager
+def _address() -> Iterator[str]:
+    """Of a new socket. On Linux it lies in no folder: nothing stays behind, even if this process is killed."""
+    if sys.platform == "linux":
+        yield f"\0m3-ranks-{secrets.token_hex(16)}"
+        return
+    with tempfile.TemporaryDirectory(prefix="m3-ranks-") as folder:
+        yield f"{folder}/meet"
 
 
 def _store() -> Any:

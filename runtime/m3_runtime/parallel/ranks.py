@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import pickle
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,7 +34,7 @@ class Ranks:
     def __init__(self, size: int, *, device: str, limits: Limits, start: Callable[[int], list[Peer]]):
         self.size, self.device = size, device
         self.member = Member()
-        self._folder = Path(tempfile.mkdtemp(prefix="m3-ranks-"))
+        self._store, self._remove_store = _new_store()
         self._closed = False
         self._watch = Watch(lambda: start(size), self.member.meter, limits, self._name)
         self._watch.start()
@@ -66,7 +69,7 @@ class Ranks:
                         size=size,
                         device=f"cuda:{rank}" if device == "cuda" else device,
                         backend=backend,
-                        meeting=ranks._folder / "store",
+                        meeting=ranks._store,
                         threads=threads,
                     )
                     for rank in range(size)
@@ -153,7 +156,7 @@ class Ranks:
         self._watch.close()
         with contextlib.suppress(Exception):  # a group whose ranks are gone cannot say goodbye
             dist.destroy_process_group()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove_store()
 
     @property
     def pids(self) -> list[int]:
@@ -175,3 +178,15 @@ class Ranks:
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} (GPU {rank})" if self.device == "cuda" else f"rank {rank}"
+
+
+def _new_store() -> tuple[Path, Callable[[], None]]:
+    """An empty file that all ranks can open, and what removes it.
+
+    On Linux it is in memory alone: nothing stays behind, even if this process is killed.
+    """
+    if sys.platform == "linux":
+        number = os.memfd_create("m3-ranks")
+        return Path(f"/proc/{os.getpid()}/fd/{number}"), functools.partial(os.close, number)
+    folder = Path(tempfile.mkdtemp(prefix="m3-ranks-"))
+    return folder / "store", functools.partial(shutil.rmtree, folder, ignore_errors=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -142,6 +144,38 @@ def test_a_rank_that_cannot_load_ends_the_loading_of_all(tiny: Path) -> None:
     ):
         led(ranks, tiny, name="too large")  # for the other rank alone
     ordeal.assert_all_gone()
+
+
+RANK_0 = """
+import sys
+from m3_runtime.parallel.ranks import Ranks
+ranks = Ranks.start(2, device="cpu")
+print("met", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks meet in a folder")
+def test_a_killed_rank_0_leaves_neither_files_nor_ranks(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipe = subprocess.PIPE
+    early, late = (
+        subprocess.Popen([sys.executable, "-c", RANK_0], env=environment, stdin=pipe, stdout=pipe) for _ in range(2)
+    )
+    with early, late:
+        deadline_s = time.monotonic() + 60
+        while not (started := psutil.Process(early.pid).children()):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        early.kill()
+        assert late.stdout is not None
+        assert late.stdout.readline() == b"met\n"
+        others = started + psutil.Process(late.pid).children()
+        late.kill()
+    assert len(others) == 2
+    _, alive = psutil.wait_procs(others, timeout=LIMIT_S)
+    assert not alive
+    assert not list(tmp_path.glob("*m3*"))
 
 
 @pytest.mark.slow
