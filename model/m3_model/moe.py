@@ -69,7 +69,10 @@ class SeparateExperts:
         T, K = ids_TK.shape
         rows_of: dict[int, list[int]] = {}
         for row, expert in enumerate(ids_TK.flatten().tolist()):
-            rows_of.setdefault(expert, []).append(row)
+            if expert >= 0:
+                rows_of.setdefault(expert, []).append(row)
+        if not rows_of:
+            return torch.zeros_like(x_TC)
         chosen = [self.experts[expert] for expert in rows_of]
         sizes = [len(rows) for rows in rows_of.values()]
         order_X = torch.tensor([row for rows in rows_of.values() for row in rows])
@@ -78,12 +81,12 @@ class SeparateExperts:
         hidden = torch.split(swiglu(gate_up, alpha=chosen[0].alpha, limit=chosen[0].limit), sizes)
         down = torch.cat([expert.down(x) for expert, x in zip(chosen, hidden, strict=True)])
         # A token's K outputs side by side and summed in the order of its choice, whoever shares the step.
-        outputs_TKC = torch.empty_like(down).index_copy_(0, order_X, down).view(T, K, -1)
+        outputs_TKC = down.new_zeros(T * K, down.shape[1]).index_copy_(0, order_X, down).view(T, K, -1)
         return (outputs_TKC * weights_TK[..., None]).sum(1).to(x_TC.dtype)
 
 
 class Experts(Protocol):
-    """Routed experts, wherever they are."""
+    """Routed experts, wherever they are. On several ranks, an id of -1 is another rank's and adds nothing."""
 
     def __call__(self, x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor: ...
 
@@ -117,17 +120,11 @@ class MoE:
     def _of_own_experts(self, x_TC: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """What the experts of this rank add to each row."""
         own = self._own_experts
-        if len(own) == self.num_experts:
-            return self.experts(x_TC, ids_TK, weights_TK)
-        T, K = ids_TK.shape
-        outputs = x_TC.new_zeros(T * K, x_TC.shape[1])
-        flat_ids = ids_TK.flatten()
-        chosen = ((flat_ids >= own.start) & (flat_ids < own.stop)).nonzero()[:, 0]
-        if len(chosen):
-            ids, weights = flat_ids[chosen, None] - own.start, weights_TK.flatten()[chosen, None]
-            outputs.index_copy_(0, chosen, self.experts(x_TC[chosen // K], ids, weights))
-        # A row's K outputs side by side and summed in the order of its choice, as on one device.
-        return outputs.view(T, K, -1).sum(1)
+        if len(own) < self.num_experts:
+            # No row is picked out: how many there are would have to travel to the host, once a layer.
+            is_own_TK = (ids_TK >= own.start) & (ids_TK < own.stop)
+            ids_TK = torch.where(is_own_TK, ids_TK - own.start, -1)
+        return self.experts(x_TC, ids_TK, weights_TK)
 
     def _sent(self, x_SC: Tensor, ids_SK: Tensor, weights_SK: Tensor) -> Tensor:
         """Send each row to the ranks of its experts, and weigh what comes back."""

@@ -108,7 +108,8 @@ CASES: list[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
     ("swiglu", activation._swiglu, {"gate_up": "*bf16", "out": "*bf16", "alpha": "fp32", "limit": "fp32"},
      {"WIDTH": activation.WIDTH}, {"num_warps": 4}),
     *expert_cases(),
-    ("moe_experts add up", moe._add_up, {"down": "*bf16", "out": "*bf16"}, {"K": 4, "N": 1024}, {"num_warps": 4}),
+    ("moe_experts add up", moe._add_up, {"down": "*bf16", "flat": "*i64", "out": "*bf16"},
+     {"K": 4, "N": 1024}, {"num_warps": 4}),
     *((f"mxfp8_linear{name}", linear._linear, {"x": "*bf16", "w": "*i16", "scale": "*u8", "out": "*bf16"},
        {"C": 6144, "PACKED": True} | linear.tile_sizes(tokens),
        {key: linear.tile_sizes(tokens)[key] for key in ("num_warps", "num_stages")})

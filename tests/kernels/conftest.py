@@ -146,9 +146,14 @@ def insert_case(tokens: int, heads: int, pairs: int, index: int) -> Case:
 
 
 def moe_case(tokens: int, experts: int, top_k: int, form: str = "") -> Case:
+    """Forms of weights, or with "a third elsewhere" experts that are not here."""
+
     def make(g: torch.Generator) -> Arguments:
         ids = torch.stack([torch.randperm(experts, generator=g)[:top_k] for _ in range(tokens)]) if tokens else None
-        C, width = (64, 96) if form else (32, 24)
+        if form == "a third elsewhere" and ids is not None:
+            ids = torch.where(ids % 3 == 1, -1, ids)
+        stored = form.startswith("MX")
+        C, width = (64, 96) if stored else (32, 24)
         w13 = torch.randn(experts, 2 * width, C, generator=g)
         w2 = torch.randn(experts, C, width, generator=g)
         scales = None
@@ -159,7 +164,7 @@ def moe_case(tokens: int, experts: int, top_k: int, form: str = "") -> Case:
                 torch.randint(0, 256, (*w.shape[:2], w.shape[2] // 2), dtype=torch.uint8, generator=g)
                 for w in (w13, w2)
             )
-        if form:
+        if stored:
             sizes = (experts, 2 * width, C // 32), (experts, C, width // 32)
             scales = tuple(torch.randint(120, 129, size, dtype=torch.uint8, generator=g) for size in sizes)
         return (
@@ -226,7 +231,14 @@ CASES: dict[str, dict[str, Case]] = {
     "moe_experts": {
         f"{n} tokens, {k} of {e}{form and f', {form}'}": moe_case(n, e, k, form)
         for n in (0, 1, 2, 50)
-        for e, k, form in [(1, 1, ""), (4, 2, ""), (32, 4, ""), (4, 2, "MXFP8"), (4, 2, "MXFP4")]
+        for e, k, form in [
+            (1, 1, ""),
+            (4, 2, ""),
+            (32, 4, ""),
+            (8, 4, "a third elsewhere"),
+            (4, 2, "MXFP8"),
+            (4, 2, "MXFP4"),
+        ]
     },
     "mxfp8_linear": {f"{n} tokens, {x} outputs": mxfp8_linear_case(n, x) for n in (0, 1, 17, 65) for x in (16, 72)},
     "norm_rope_insert": {

@@ -137,7 +137,7 @@ def moe_experts(
             **grouping,
             **down_tile,
         )
-        _add_up[(T, triton.cdiv(C, 1024))](down, out_TC, C, K=K, N=1024, num_warps=4)
+        _add_up[(T, triton.cdiv(C, 1024))](down, flat, out_TC, C, K=K, N=1024, num_warps=4)
     return out_TC
 
 
@@ -153,7 +153,7 @@ def _tile(
     EXPERTS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
-    """What a program works on: (expert, its first row, how many rows, column tile). Expert -1: nothing.
+    """What a program works on: (expert, its first row, how many rows, column tile). Expert -1: nothing, or elsewhere.
 
     Rows are counted in the order of experts; where they are FEW, in their own order.
     """
@@ -387,11 +387,13 @@ def _piece_of_tokens(x_row, valid, at, j, WIDTH: tl.constexpr, STEP: tl.constexp
 
 
 @triton.jit
-def _add_up(down, out, C, K: tl.constexpr, N: tl.constexpr):
-    """out[t] = sum of the token's K rows, always in the same order."""
+def _add_up(down, flat, out, C, K: tl.constexpr, N: tl.constexpr):
+    """out[t] = sum of the token's K rows, always in the same order; those of experts elsewhere were not written."""
     t = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * N + tl.arange(0, N)
     total = tl.zeros([N], tl.float32)
     for i in range(K):
-        total += tl.load(down + (t * K + i) * C + c, mask=c < C, other=0.0).to(tl.float32)
+        row = t * K + i
+        written = tl.where(tl.load(flat + row) >= 0, C, 0)
+        total += tl.load(down + row * C + c, mask=c < written, other=0.0).to(tl.float32)
     tl.store(out + t * C + c, total.to(out.dtype.element_ty), mask=c < C)

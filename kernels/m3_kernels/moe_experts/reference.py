@@ -20,7 +20,8 @@ def moe_experts(
     """Sum, for each token, the outputs of its experts times their weights.
 
     Shapes: w13_EXC stacks the I gate rows and then the I up rows of each expert; expert ids int64 in 0..E-1, no expert
-    twice in a row; weights_TK float32 with every scaling factor already in.
+    twice in a row, or -1 for one that lies elsewhere and adds nothing; weights_TK float32 with every scaling factor
+    already in.
     With `scales` both matrices are quantised, with a uint8 power of two for every 32 neighbouring inputs of a row,
     [E, X, C / 32] and [E, C, I / 32], of 128 (for 2 ** 1) at most, on which kernels rely: MXFP8 as float8_e4m3fn, MXFP4
     as uint8 of two e2m1 numbers, the earlier input in the low half, so [E, X, C / 2] and [E, C, I / 2].
@@ -32,12 +33,12 @@ def moe_experts(
     if T == 0:
         return torch.zeros_like(x_TC)
     flat = expert_ids_TK.flatten()
-    order = flat.argsort(stable=True)
+    num_elsewhere, *counts = torch.bincount(flat + 1, minlength=1 + len(w13_EXC)).tolist()
+    order = flat.argsort(stable=True)[num_elsewhere:]
     token = order // K
     x = x_TC[token].float()
-    counts = torch.bincount(flat, minlength=len(w13_EXC)).tolist()
-    gate_up = x.new_empty(T * K, w13_EXC.shape[1])
-    down = x.new_empty(T * K, w2_ECI.shape[1])
+    gate_up = x.new_empty(len(order), w13_EXC.shape[1])
+    down = x.new_empty(len(order), w2_ECI.shape[1])
     for expert, rows in _groups(counts):
         torch.mm(x[rows], _matrix(w13_EXC, scales and scales[0], expert).T, out=gate_up[rows])
     hidden = swiglu(gate_up, alpha=alpha, limit=limit)
@@ -45,7 +46,8 @@ def moe_experts(
         torch.mm(hidden[rows], _matrix(w2_ECI, scales and scales[1], expert).T, out=down[rows])
     down *= weights_TK.flatten()[order, None]
     # Back into the token's K neighbouring rows and summed there: the same order of additions in every batch.
-    return torch.empty_like(down).index_copy_(0, order, down).view(T, K, -1).sum(1).to(x_TC.dtype)
+    outputs = down.new_zeros(T * K, down.shape[1]).index_copy_(0, order, down)
+    return outputs.view(T, K, -1).sum(1).to(x_TC.dtype)
 
 
 def _matrix(weights: Tensor, scales: Tensor | None, expert: int) -> Tensor:
