@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+class CaptureFailed(Exception):
+    """A step could not be recorded; what it computes is not affected."""
+
+
 class Recording(Protocol):
     """What a capture gives: calling it computes the step again, into the same result."""
 
@@ -43,28 +47,29 @@ class DecodeGraphs:
     """The graphs of one decoder and cache, each captured when it is first wanted.
 
     They cover steps of one new token for each sequence, and of a few for a single one with a draft. `capture` records a
-    step; where that fails, it is said once, and steps of that size are never captured.
+    step; where that fails with an error that is `forgiven`, it is said once, and steps of that size are never captured.
     """
 
-    def __init__(self, decoder: Decoder, cache: KVCache, config: EngineConfig, capture: Capture):
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        config: EngineConfig,
+        capture: Capture,
+        *,
+        forgiven: type[Exception] = Exception,
+    ):
         assert cache.num_pages >= config.num_pages + SCRATCH_PAGES, "captured steps need a scratch page"
         self._decoder, self._cache, self._config, self._capture = decoder, cache, config, capture
+        self._forgiven = forgiven
         self._steps: dict[tuple[int, int], _Step | None] = {}
         """None for a size that could not be captured."""
 
     @classmethod
     def open(cls, decoder: Decoder, cache: KVCache, config: EngineConfig) -> DecodeGraphs | None:
-        """Graphs where there can be any: on a GPU, through kernels, with a scratch page in the cache."""
-        device = cache.k_LPSGD.device
-        if device.type != "cuda" or not config.cuda_graphs or cache.num_pages < config.num_pages + SCRATCH_PAGES:
-            return None
-        if reference_forced() or not triton_is_there():
-            return None  # references read lengths and pages on the host
-        if any(
-            isinstance(layer.mlp, MoE) and not isinstance(layer.mlp.experts, StackedExperts) for layer in decoder.layers
-        ):
-            return None  # and experts that are elsewhere are looked up there
-        return cls(decoder, cache, config, _CudaCapture(device))
+        """Graphs where there can be any."""
+        capture = cuda_capture(decoder, cache, config)
+        return cls(decoder, cache, config, capture) if capture is not None else None
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -84,7 +89,7 @@ class DecodeGraphs:
     def _captured(self, size: tuple[int, int]) -> _Step | None:
         try:
             return _Step(self._decoder, self._cache, pages_for(self._config.max_context), size, self._capture)
-        except Exception as error:  # an edge: whatever the driver or a library has against it, steps run without
+        except self._forgiven as error:  # whatever the driver or a library has against it, steps run without
             if None not in self._steps.values():
                 _log.warning("m3: decoding goes on without CUDA graphs: %s", str(error).split("\n")[0])
             return None
@@ -202,6 +207,19 @@ class _Step:
         self._tables[b] = pages
 
 
+def cuda_capture(decoder: Decoder, cache: KVCache, config: EngineConfig) -> Capture | None:
+    """What captures where there can be graphs: on a GPU, through kernels, with a scratch page in the cache."""
+    device = cache.k_LPSGD.device
+    if device.type != "cuda" or not config.cuda_graphs or cache.num_pages < config.num_pages + SCRATCH_PAGES:
+        return None
+    if reference_forced() or not triton_is_there():
+        return None  # references read lengths and pages on the host
+    mlps = [layer.mlp for layer in decoder.layers]
+    if any(isinstance(mlp, MoE) and not isinstance(mlp.experts, StackedExperts) for mlp in mlps):
+        return None  # and experts that are elsewhere are looked up there
+    return _CudaCapture(device)
+
+
 class _CudaCapture:
     """Records steps on a stream of its own, all into one pool of memory: they never run at the same time."""
 
@@ -219,8 +237,12 @@ class _CudaCapture:
             self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
             shared = self._graphs[0].pool() if self._graphs else None
-            with torch.cuda.graph(graph, pool=shared, stream=self._stream):
-                result = step()
+            try:
+                # Other threads may ask events, as whoever watches several ranks does.
+                with torch.cuda.graph(graph, pool=shared, stream=self._stream, capture_error_mode="thread_local"):
+                    result = step()
+            except Exception as error:
+                raise CaptureFailed(str(error)) from error
             self._graphs.append(graph)
 
         def replay() -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,8 +78,14 @@ def load_chat_engine(
     name = name or ("m3-nano" if is_nano else path.resolve().name)
     if ranks is not None and (experts, expert_bits) != ("auto", 16):
         raise ValueError("experts on the CPU or of 4 bits are for one device: leave them out, or --gpus")
+    config = EngineConfig(
+        num_pages=num_pages,
+        max_context=context,
+        vocab_size=min(len(tokenizer), file_config.vocab_size),
+        cuda_graphs=cuda_graphs,
+    )
     if ranks is not None and ranks.size > 1:
-        engine, close = _spread(path, name, ranks, context, num_pages, len(tokenizer), disk, progress)
+        engine, close = _spread(path, name, ranks, config, disk, progress)
         vision = engine.runner.decoder.vision
         viewer = _viewer(vision.config, tokenizer, image_rule) if vision is not None else None
         return ChatEngine(engine, tokenizer, template, name=name, viewer=viewer, on_close=close)
@@ -95,13 +102,7 @@ def load_chat_engine(
     )
     decoder = load_decoder(path, dtype=DTYPES[plan.dtype], device=plan.device, experts=plan.experts, progress=progress)
     cache = KVCache.zeros(decoder.config, num_pages + SCRATCH_PAGES, dtype=DTYPES[plan.dtype], device=plan.device)
-    config = EngineConfig(
-        num_pages=num_pages,
-        max_context=context,
-        vocab_size=min(len(tokenizer), decoder.config.vocab_size),
-        prefill_chunk=plan.prefill_chunk,
-        cuda_graphs=cuda_graphs,
-    )
+    config = dataclasses.replace(config, prefill_chunk=plan.prefill_chunk)
     disk_cache = None
     if disk is not None and disk.max_bytes:
         disk_cache = DiskCache(
@@ -126,9 +127,7 @@ def _spread(
     path: Path,
     name: str,
     config: RanksConfig,
-    context: int,
-    num_pages: int,
-    num_tokens: int,
+    limits: EngineConfig,
     disk: DiskConfig | None,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[Engine, Callable[[], None]]:
@@ -141,24 +140,20 @@ def _spread(
     checkpoint = Checkpoint.open(path)  # what is wrong with the files is told before others start
     Share.of(checkpoint.config, 0, config.size, mxfp8=checkpoint.has_quantized_layers)
     device = "cpu" if config.on_cpu else "cuda"
+    limits = dataclasses.replace(limits, prefill_chunk=CHUNKS[device])
     ranks = Ranks.start(config.size, device=device, peers=meet_torchrun if config.by_torchrun else None)
     try:
         spec = ModelSpec(
             folder=path.resolve(),
             name=name,
             dtype="float32" if config.on_cpu else "bfloat16",
-            num_pages=num_pages,
-            encoding_bytes=EngineConfig.encoding_bytes,
+            num_pages=limits.num_pages + SCRATCH_PAGES,
+            encoding_bytes=limits.encoding_bytes,
+            engine=limits,
             disk=disk,
         )
         led = lead(ranks, spec, progress)
-        settings = EngineConfig(
-            num_pages=num_pages,
-            max_context=context,
-            vocab_size=min(num_tokens, led.decoder.config.vocab_size),
-            prefill_chunk=CHUNKS[device],
-        )
-        return Engine(led.decoder, led.cache, settings, led.disk, runner=led.runner), ranks.close
+        return Engine(led.decoder, led.cache, limits, led.disk, runner=led.runner), ranks.close
     except BaseException:
         ranks.close()
         raise

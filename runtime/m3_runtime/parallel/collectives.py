@@ -47,7 +47,13 @@ class Meter:
 
     @contextlib.contextmanager
     def counted(self, name: str, x: Tensor) -> Iterator[None]:
-        """Count one operation on a tensor. Raises CutOff if another rank left it."""
+        """Count one operation on a tensor. Raises CutOff if another rank left it.
+
+        One that a GPU only records is none: its replays are.
+        """
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            yield
+            return
         self._begun += 1
         start = time.perf_counter()
         try:

@@ -49,7 +49,7 @@ class LeadingRunner(Runner):
     """A step on all ranks."""
 
     def __init__(self, ranks: Ranks, decoder: Decoder, cache: KVCache, encoding_bytes: int):
-        super().__init__(decoder, cache, encoding_bytes)
+        super().__init__(decoder, cache, encoding_bytes, ranks.member.graphs)
         self._ranks = ranks
         self._frames: OrderedDict[bytes, torch.Tensor] = OrderedDict()
 

@@ -21,10 +21,12 @@ from m3_model.decoder import Decoder
 from m3_model.group import Alone, Group, Parallel
 from m3_model.loading import load_decoder
 from m3_model.share import Share, replica_groups
-from m3_runtime.config import DiskConfig
+from m3_runtime.config import DiskConfig, EngineConfig
 from m3_runtime.disk_cache import DiskCache
 from m3_runtime.fingerprint import fingerprint
+from m3_runtime.graphs import Capture, DecodeGraphs, cuda_capture
 from m3_runtime.parallel.collectives import Meter, TorchGroup
+from m3_runtime.parallel.graphs import open_graphs
 from m3_runtime.runner import Chunk, Runner
 from m3_runtime.visuals import Visual
 
@@ -57,7 +59,10 @@ class ModelSpec:
     name: str
     dtype: str
     num_pages: int
+    """Of the cache."""
     encoding_bytes: int
+    engine: EngineConfig | None = None
+    """Limits of the engine whose steps may be captured; None where none is."""
     disk: DiskConfig | None = None
     spread_rows: int = 1024
     """New tokens of a step from which on each rank has its own rows (m3_model.group)."""
@@ -87,6 +92,8 @@ class Member:
     def __init__(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         self.progress = progress
         """Told how many layers are loaded, and of how many."""
+        self.capture: Callable[[Decoder, KVCache, EngineConfig], Capture | None] = cuda_capture
+        """Gives what records decode steps on this rank, if anything can."""
         self.meter = Meter()
         self.place: Place | None = None
         self.runner: Runner | None = None
@@ -131,7 +138,11 @@ class Member:
         self.runner = None  # what was loaded before makes room first
         decoder = load_decoder(spec.folder, dtype=dtype, device=device, parallel=parallel, progress=self.progress)
         cache = KVCache.zeros(decoder.config, spec.num_pages, dtype=dtype, device=device)
-        self.runner = Runner(decoder, cache, spec.encoding_bytes)
+        graphs = None
+        if spec.engine is not None:
+            capture = self.capture(decoder, cache, spec.engine)
+            graphs = open_graphs(decoder, cache, spec.engine, self.meter, capture)
+        self.runner = Runner(decoder, cache, spec.encoding_bytes, graphs)
         self.disk = self._disk_cache(spec, cache)
         return decoder, cache
 
@@ -187,6 +198,11 @@ class Member:
     def close_disk(self) -> None:
         if self.disk is not None:
             self.disk.close()
+
+    @property
+    def graphs(self) -> DecodeGraphs | None:
+        """The captured steps of what is loaded."""
+        return self._runner.graphs
 
     @property
     def _runner(self) -> Runner:

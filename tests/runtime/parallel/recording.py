@@ -16,6 +16,7 @@ import m3_kernels.msa_decode.reference as decode
 import m3_model.attention as attention
 from m3_model.cache import KVCache
 from m3_model.decoder import Decoder
+from m3_runtime.graphs import CaptureFailed, Recording
 from m3_runtime.parallel.follower import main
 from m3_runtime.parallel.member import Member, ModelSpec
 
@@ -44,6 +45,11 @@ def recorded() -> Iterator[list[Tensor]]:
             setattr(module, name, original)
 
 
+def cannot_capture(step: Callable[[], Tensor]) -> Recording:
+    """A capture that fails, as one without memory for it."""
+    raise CaptureFailed("no memory for a graph")
+
+
 class RecordingMember(Member):
     """A member that gives away what it chose since it was asked last, and fails when it is told to."""
 
@@ -56,6 +62,8 @@ class RecordingMember(Member):
     def load(self, spec: ModelSpec) -> tuple[Decoder, KVCache]:
         if spec.name == "too large":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        if spec.name == "cannot capture":
+            self.capture = lambda decoder, cache, config: cannot_capture
         return super().load(spec)
 
     def dump(self, path: Path) -> None:

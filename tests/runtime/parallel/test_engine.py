@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from m3_model.cache import KVCache
 from m3_model.loading import load_decoder
 from m3_runtime.config import DiskConfig, EngineConfig
 from m3_runtime.engine import Engine
+from m3_runtime.graphs import Recording
 from m3_runtime.parallel.ranks import Ranks
 from m3_runtime.request import PrefillProgress, Request, SamplingParams, TokenOutput
 from m3_runtime.visuals import Visual, encoding_rank
@@ -76,6 +78,26 @@ def test_prefixes_forks_searches_and_images_are_those_of_one_process(ranks: Rank
     assert ours == pytest.approx(theirs, abs=1e-5)
     beams, beams_alone = (engine.search(prompt(2), 5, max_tokens=4) for engine in (got, expected))
     assert [beam.token_ids for beam in beams] == [beam.token_ids for beam in beams_alone]
+
+
+def test_where_another_rank_cannot_capture_all_decode_without_graphs(
+    ranks: Ranks, seeing_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def never_replayed(step: Callable[[], torch.Tensor]) -> Recording:
+        return lambda: pytest.fail("rank 0 replays alone")
+
+    request = Request(prompt=TEXT[:40], sampling=GREEDY)
+    answers = []
+    for name in ("tiny", "cannot capture"):
+        monkeypatch.setattr(ranks.member, "capture", lambda decoder, cache, config: never_replayed)
+        model = led(ranks, seeing_folder, num_pages=25, name=name, engine=CONFIG)
+        assert (model.runner.graphs is None) == (name == "tiny")  # where the others cannot have graphs at all
+        engine = Engine(model.decoder, model.cache, CONFIG, runner=model.runner)
+        answers.append([answer(engine, request), forked(engine, request)])
+    assert answers[0] == answers[1]
+    assert [record.getMessage() for record in caplog.records] == [
+        "m3: decoding goes on without CUDA graphs: another rank cannot capture this step"
+    ]
 
 
 def test_a_page_is_restored_where_all_ranks_have_it(ranks: Ranks, seeing_folder: Path, tmp_path: Path) -> None:
