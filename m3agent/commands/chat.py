@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,9 +21,8 @@ from m3agent.commands.options import (
 from m3agent.commands.trust import offer
 from m3agent.images import read_images
 from m3agent.llm.gpus import follow_if_told
-from m3agent.settings import Device, load_settings
+from m3agent.settings import load_settings
 from m3agent.signals import run_command
-from m3agent.ui.graphics import Graphics
 
 
 @click.command()
@@ -46,17 +46,11 @@ from m3agent.ui.graphics import Graphics
 def command(
     prompt: str,
     repo: Path,
-    model: str | None,
-    device: Device | None,
-    gpus: int | None,
     mode: Mode,
     resume: str | None,
-    screen_reader: bool | None,
     images: tuple[Path, ...],
-    thumbnails: Graphics | None,
     seed: int | None,
-    sandbox: bool | None,
-    network: bool | None,
+    **for_settings: Any,
 ) -> int:
     """Talk with the model about the code. PROMPT is the first thing you say. /help lists the commands in it.
 
@@ -64,18 +58,9 @@ def command(
     """
     from m3agent.chat.session import chat
 
-    follow_if_told(load_settings(gpus=gpus))
+    follow_if_told(load_settings(gpus=for_settings["gpus"]))
     offer(repo)
-    settings = load_settings(
-        repo=repo,
-        model=model,
-        device=device,
-        gpus=gpus,
-        sandbox=sandbox,
-        network=network,
-        thumbnails=thumbnails,
-        screen_reader=screen_reader,
-    )
+    settings = load_settings(repo=repo, **for_settings)
     pictures = read_images(images)
     return run_command(
         lambda: chat(settings, repo, mode=mode, first=prompt, pictures=pictures, resume=resume, seed=seed)

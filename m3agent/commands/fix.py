@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,9 +24,8 @@ from m3agent.commands.options import (
 from m3agent.images import read_images
 from m3agent.llm.gpus import check_gpus, follow_if_told
 from m3agent.outputs import OutputFormat, open_outputs
-from m3agent.settings import Device, Settings, load_settings
+from m3agent.settings import Settings, load_settings
 from m3agent.signals import run_command
-from m3agent.ui.graphics import Graphics
 
 if TYPE_CHECKING:
     from m3_tools.screenshot.picture import Theme
@@ -72,7 +71,6 @@ def command(
     candidates: int,
     strategy: str,
     images: tuple[Path, ...],
-    thumbnails: Graphics | None,
     page: str,
     viewport: tuple[int, int],
     theme: Theme,
@@ -82,15 +80,9 @@ def command(
     in_place: bool,
     commit: bool,
     pull_request: bool,
-    model: str | None,
-    device: Device | None,
-    gpus: int | None,
-    max_steps: int | None,
-    time_limit_s: float | None,
     seed: int | None,
-    sandbox: bool | None,
-    network: bool | None,
     output: OutputFormat,
+    **for_settings: Any,
 ) -> int:
     """Repair the bug that an issue describes, in a work tree of its own, and prove the repair.
 
@@ -107,17 +99,7 @@ def command(
     from m3agent.fix.page import chosen_page
     from m3agent.llm.factory import check_model_name
 
-    settings = load_settings(
-        repo=repo,
-        model=model,
-        device=device,
-        gpus=gpus,
-        max_steps=max_steps,
-        time_limit_s=time_limit_s,
-        sandbox=sandbox,
-        network=network,
-        thumbnails=thumbnails,
-    )
+    settings = load_settings(repo=repo, **for_settings)
     follow_if_told(settings)
     check_model_name(settings.model)
     check_gpus(settings)

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands share. Those of settings go to `load_settings` as they come, by their names."""
 
 from __future__ import annotations
 

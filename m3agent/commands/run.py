@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,9 +28,8 @@ from m3agent.exits import Exit
 from m3agent.images import parts_for, read_images, told
 from m3agent.llm.gpus import follow_if_told
 from m3agent.outputs import OutputFormat, open_outputs
-from m3agent.settings import Device, Settings, load_settings
+from m3agent.settings import Settings, load_settings
 from m3agent.signals import interrupt_exit, model_exit, run_command
-from m3agent.ui.graphics import Graphics
 
 if TYPE_CHECKING:
     from m3_tools.screenshot.picture import Picture
@@ -51,34 +50,17 @@ if TYPE_CHECKING:
 def command(
     prompt: str,
     repo: Path,
-    model: str | None,
-    device: Device | None,
-    gpus: int | None,
     images: tuple[Path, ...],
-    thumbnails: Graphics | None,
     mode: Mode,
-    max_steps: int | None,
-    time_limit_s: float | None,
     seed: int | None,
-    sandbox: bool | None,
-    network: bool | None,
     output: OutputFormat,
+    **for_settings: Any,
 ) -> int:
     """Do one task in the repository; PROMPT says what, `-` reads it from stdin.
 
     Nothing is asked: a call that needs an approval is refused, and when the task ends there the exit code is 6.
     """
-    settings = load_settings(
-        repo=repo,
-        model=model,
-        device=device,
-        gpus=gpus,
-        max_steps=max_steps,
-        time_limit_s=time_limit_s,
-        sandbox=sandbox,
-        network=network,
-        thumbnails=thumbnails,
-    )
+    settings = load_settings(repo=repo, **for_settings)
     follow_if_told(settings)
     task = sys.stdin.read() if prompt == "-" else prompt
     if not task.strip():
