@@ -54,8 +54,8 @@ class _RandomWeights:
         self.read_into(tensor, name)
         return tensor
 
-    def read_into(self, target: Tensor, name: str, *, rows: range | None = None) -> None:
-        """`rows` says which of them the target holds: any are as random as others."""
+    def read_into(self, target: Tensor, name: str, *, rows: range | None = None, columns: range | None = None) -> None:
+        """`rows` and `columns` say which of them the target holds: any are as random as others."""
         shape = self.entries[name].shape
         target.normal_(0, prod(shape[1:]) ** -0.5 if len(shape) > 1 else 0.1)
 
