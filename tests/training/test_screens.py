@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import ImageChops
 
-from training.screens import draw
+from training.screens import draw, fonts
 from training.screens.canvas import Canvas
 from training.screens.draw import KINDS, Screen, screen, worn
-from training.screens.fonts import FONTS, Split, installed
+from training.screens.fonts import FONTS, Split, collect, installed
 from training.screens.layouts import TEXTS, WIDGETS
 
 SPLITS: tuple[Split, ...] = ("train", "held_out")
@@ -103,3 +104,14 @@ def test_without_a_font_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("training.screens.fonts._files", dict)
     with pytest.raises(FileNotFoundError, match="install one of: fonts-liberation, fonts-inconsolata"):
         installed("mono", "held_out")
+
+
+def test_collected_fonts_are_found_in_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = collect(tmp_path)
+    fonts._files.cache_clear()
+    monkeypatch.setattr("training.screens.fonts._places", lambda: iter([tmp_path]))
+    try:
+        assert set(fonts._files()) == {file.name for file in tmp_path.iterdir()}
+        assert len(fonts._files()) == count
+    finally:
+        fonts._files.cache_clear()

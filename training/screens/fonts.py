@@ -1,11 +1,17 @@
-"""The fonts, all freely licensed, as Debian packages them; those of an evaluation are of families never trained on."""
+"""The fonts, all freely licensed, as Debian packages them; those of an evaluation are of families never trained on.
+
+`python -m training.screens.fonts --to .data/fonts` copies those of this machine to where a machine without any finds
+them.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -14,6 +20,8 @@ from PIL import ImageFont
 
 Use = Literal["mono", "ui"]
 Split = Literal["train", "held_out"]
+CARRIED = Path(__file__).parents[2] / ".data/fonts"
+"""Where fonts lie on a machine that has no others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +41,18 @@ FONTS = (
     Font("JetBrainsMono-Regular.ttf", "mono", "train", "fonts-jetbrains-mono", "OFL-1.1"),
     Font("NotoSansMono-Regular.ttf", "mono", "train", "fonts-noto-mono", "OFL-1.1"),
     Font("Hack-Regular.ttf", "mono", "train", "fonts-hack", "MIT and Bitstream Vera"),
+    Font("FiraCode-Regular.ttf", "mono", "train", "fonts-firacode", "OFL-1.1"),
+    Font("mononoki-Regular.ttf", "mono", "train", "fonts-mononoki", "OFL-1.1"),
+    Font("Go-Mono.ttf", "mono", "train", "fonts-go", "BSD-3-Clause"),
+    Font("Anonymous Pro.ttf", "mono", "train", "fonts-anonymous-pro", "OFL-1.1"),
+    Font("FantasqueSansMono-Regular.ttf", "mono", "train", "fonts-fantasque-sans", "OFL-1.1"),
     Font("DejaVuSans.ttf", "ui", "train", "fonts-dejavu-core, matplotlib's wheel", "Bitstream Vera"),
     Font("DejaVuSansCondensed.ttf", "ui", "train", "fonts-dejavu-extra", "Bitstream Vera"),
     Font("Roboto-Regular.ttf", "ui", "train", "fonts-roboto-unhinted", "Apache-2.0"),
+    Font("Inter-Regular.otf", "ui", "train", "fonts-inter", "OFL-1.1"),
+    Font("Lato-Regular.ttf", "ui", "train", "fonts-lato", "OFL-1.1"),
+    Font("Cantarell-Regular.otf", "ui", "train", "fonts-cantarell", "OFL-1.1"),
+    Font("Go-Regular.ttf", "ui", "train", "fonts-go", "BSD-3-Clause"),
     Font("LiberationMono-Regular.ttf", "mono", "held_out", "fonts-liberation", "OFL-1.1"),
     Font("Inconsolata.otf", "mono", "held_out", "fonts-inconsolata", "OFL-1.1"),
     Font("LiberationSans-Regular.ttf", "ui", "held_out", "fonts-liberation", "OFL-1.1"),
@@ -71,8 +88,29 @@ def _files() -> dict[str, str]:
 
 
 def _places() -> Iterator[Path]:
+    yield CARRIED
     yield Path("/usr/local/share/fonts")
     yield Path("/usr/share/fonts")
     yield Path.home() / ".local/share/fonts"
     if (spec := importlib.util.find_spec("matplotlib")) is not None and spec.origin:
         yield Path(spec.origin).parent / "mpl-data/fonts/ttf"
+
+
+def collect(folder: Path) -> int:
+    """Copy every font of the table that this machine has into one folder; returns how many."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in _files().items():
+        if Path(path).parent != folder:
+            shutil.copyfile(path, folder / name)
+    return len(_files())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.screens.fonts", description="Collect the fonts.")
+    parser.add_argument("--to", type=Path, default=CARRIED)
+    chosen = parser.parse_args()
+    print(f"{collect(chosen.to.absolute())} of {len(FONTS)} fonts lie in {chosen.to}")
+
+
+if __name__ == "__main__":
+    main()
