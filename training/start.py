@@ -47,6 +47,17 @@ def released_weights(folder: Path) -> dict[str, Tensor]:
     return result
 
 
+def start_weights(place: Path, dropped: Sequence[int]) -> dict[str, Tensor]:
+    """What `--start-from` names, float32: a checkpoint's folder without some layers, or a weights.pt as it is.
+
+    The run that wrote a weights.pt has left the layers out before.
+    """
+    if place.is_dir():
+        return without_layers(released_weights(place), dropped)
+    weights = torch.load(place, map_location="cpu", weights_only=True)
+    return {name: tensor.float() for name, tensor in weights.items()}
+
+
 def without_layers(weights: Mapping[str, Tensor], dropped: Sequence[int]) -> dict[str, Tensor]:
     """The weights without some layers; those behind them move up. Errors: ValueError for the first layer, or none."""
     layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("layers."))

@@ -35,6 +35,7 @@ from training.held_out import Case, held_out_set
 from training.model import NANO, Shape, TrainedNano
 from training.optimizer import Muon, split_parameters
 from training.sources import merged_records, write_record
+from training.start import start_weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,9 @@ class TrainConfig:
     log_every: int = 100
     eval_every_s: float = 180.0
     start_from: Path | None = None
-    """Weights of an earlier run to go on from."""
+    """Weights of an earlier run to go on from, or the folder of a checkpoint."""
+    without_layers: tuple[int, ...] = ()
+    """Layers of a checkpoint that the model of this run lacks; the weights of an earlier run lack them already."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,9 +201,10 @@ def train(
 
     torch.manual_seed(config.seed)
     random.seed(config.seed)
-    model = TrainedNano(Shape.from_config(NANO / "config.json"))
+    shape = Shape.from_config(NANO / "config.json")
+    model = TrainedNano(dataclasses.replace(shape, layers=shape.layers - len(config.without_layers)))
     if config.start_from:
-        model.load_state_dict({k: v.float() for k, v in torch.load(config.start_from, map_location="cpu").items()})
+        model.load_state_dict(start_weights(config.start_from, config.without_layers))
     model.to(device)
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)
@@ -315,8 +319,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=TrainConfig.seed)
     parser.add_argument("--log-every", type=int, default=TrainConfig.log_every)
     parser.add_argument("--eval-every-s", type=float, default=TrainConfig.eval_every_s)
-    parser.add_argument("--start-from", type=Path)
-    config = TrainConfig(**vars(parser.parse_args()))
+    parser.add_argument("--start-from", type=Path, help="weights.pt, or the folder of a checkpoint")
+    parser.add_argument(
+        "--without-layers", type=int, nargs="*", default=[], help="layers of the checkpoint that are left out"
+    )
+    options = vars(parser.parse_args())
+    config = TrainConfig(**{**options, "without_layers": tuple(options["without_layers"])})
     world = max(1, torch.cuda.device_count())
     started = time.monotonic()
     cores = os.cpu_count() or 1

@@ -11,7 +11,7 @@ import torch
 from m3_model.checkpoint import Checkpoint
 from tests.training.test_export import export, small_model
 from training.model import TrainedNano
-from training.start import released_weights, without_layers
+from training.start import released_weights, start_weights, without_layers
 
 
 @pytest.mark.parametrize("quantized", [False, True])
@@ -36,3 +36,13 @@ def test_the_layers_behind_one_that_is_left_out_move_up(tmp_path: Path) -> None:
     assert torch.equal(fewer["layers.0.q"], weights["layers.0.q"])
     with pytest.raises(ValueError, match="layers 1 to 2 can be left out, not 0"):
         without_layers(weights, [0])
+
+
+def test_a_run_starts_from_a_checkpoint_or_from_an_earlier_runs_weights(tmp_path: Path) -> None:
+    model, config = small_model(tmp_path / "trained")
+    export(model, config, tmp_path / "exported", quantized=False)
+    torch.save(without_layers(model.state_dict(), [2]), tmp_path / "weights.pt")
+    for place in (tmp_path / "exported", tmp_path / "weights.pt"):
+        started = TrainedNano(dataclasses.replace(model.shape, layers=2))
+        started.load_state_dict(start_weights(place, [2]))
+        torch.testing.assert_close(started.layers[1].gate, model.layers[1].gate)
