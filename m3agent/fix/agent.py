@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from m3_tools.base import ToolContext
 from m3_tools.jobs import Jobs
 from m3_tools.report import report_text
+from m3_tools.screenshot.picture import Picture
 from m3_tools.screenshot.tool import ScreenshotTool
 from m3_tools.text import shown
 from m3_tools.toolset import all_tools
@@ -17,13 +18,15 @@ from m3agent.events import Notice, PhaseEnded, PhaseStarted
 from m3agent.fix.baseline import Baseline
 from m3agent.fix.issue import Issue
 from m3agent.fix.outcome import Ended, Outcome
-from m3agent.fix.prompt import issue_text
+from m3agent.fix.page import PageWatch
+from m3agent.fix.prompt import issue_text, named_pictures
 from m3agent.fix.suite import FIRST_LIMIT_S, Suite
 from m3agent.fix.verify import Evidence, verify
 from m3agent.fix.worktree import WorkTree
+from m3agent.images import parts_for
 from m3agent.llm.protocol import LanguageModel, Options
 from m3agent.loop import LoopResult, run_loop
-from m3agent.messages import ImagePart, user
+from m3agent.messages import user
 from m3agent.permissions.rules import Rule
 from m3agent.prompt import Conversation, system_prompt
 from m3agent.sinks import EventSink
@@ -58,14 +61,17 @@ async def run_agent(
     mode: Mode,
     rules: Sequence[Rule] = (),
     *,
-    images: Sequence[ImagePart] = (),
+    pictures: Sequence[Picture] = (),
+    watch: PageWatch | None = None,
 ) -> tuple[Evidence | None, Ended | None]:
     """Let the model repair the issue; the change lies in the work tree. Without a baseline there is no evidence.
+
+    `pictures` belong to the issue; the page that is watched comes after them, as it looked before.
 
     With a change that is not proven comes how the work ended, if it was not the model that ended it.
     Errors: Ended when nothing was changed; ModelError of the model.
     """
-    eyes = (ScreenshotTool(),) if model.info.reads_images else ()
+    eyes = (watch.eyes() if watch else ScreenshotTool(),) if model.info.reads_images else ()
     tools = all_tools(run_tests=suite.tool(baseline.limit_s if baseline else FIRST_LIMIT_S), more=eyes)
     jobs = Jobs()
     context = ToolContext(
@@ -81,7 +87,9 @@ async def run_agent(
     conversation = Conversation(sink)
     where = surroundings(worktree.root, environment=suite.environment, test_command=suite.shown_command)
     conversation.add(system_prompt(model.info, command="fix", surroundings=where))
-    conversation.add(user(f"{issue_text(issue, model.info)}\n\n{_tests_before(baseline)}", *images))
+    parts = [issue_text(issue, model.info), named_pictures(pictures, watch, model.info), _tests_before(baseline)]
+    images = parts_for((*pictures, *((watch.before,) if watch else ())), model.info)
+    conversation.add(user("\n\n".join(filter(None, parts)), *images))
     for number in range(1, MAX_ROUNDS + 1):
         sink(PhaseStarted(name="work", detail=f"round {number}" if number > 1 else ""))
         start = budget.elapsed_s

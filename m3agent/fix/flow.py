@@ -13,6 +13,7 @@ from typing import Any
 
 from m3_tools.base import ToolContext
 from m3_tools.screenshot.page import Page
+from m3_tools.screenshot.picture import Picture
 from m3agent import __version__
 from m3agent.budget import Budget
 from m3agent.confinement import Confinement, open_confinement
@@ -68,7 +69,6 @@ class Fix:
         self.strategy: str = request.strategy
         self.suite: Suite | None = None
         self.baseline: Baseline | None = None
-        self.pictures = request.pictures
         self.watch: PageWatch | None = None
         self.evidence: Evidence | None = None
         self.ended_early: Ended | None = None
@@ -152,7 +152,7 @@ class Fix:
             )
             if self.request.page is not None:
                 self.watch = handover.watch = self._watch(self.request.page, worktree, self.suite)
-                self.pictures = (*self.pictures, await self.watch.look_before())
+                await self.watch.look_before()
             lacking = await self._take_baseline(self.suite, worktree)
             model = await self.opener(self.settings)
             try:
@@ -193,9 +193,22 @@ class Fix:
             return
         if not model.info.is_nano:
             start = self._phase("review", "a fresh fork that sees the issue and the diff")
-        self.review = await review(model, self.issue, self.diff, self.budget, self.sink, seed=self.request.seed)
+        self.review = await review(
+            model,
+            self.issue,
+            self.diff,
+            self.budget,
+            self.sink,
+            seed=self.request.seed,
+            pictures=self.request.pictures,
+        )
         if not model.info.is_nano:
             self._phase_ended("review", self.review.verdict or self.review.missing, start)
+
+    @property
+    def _seen(self) -> tuple[Picture, ...]:
+        """The pictures of the issue, and the page before the work."""
+        return (*self.request.pictures, *((self.watch.before,) if self.watch else ()))
 
     def _confinement(self, worktree: WorkTree) -> Confinement:
         return open_confinement(self.settings, worktree.root, origin=worktree.origin, lasting_tmp=False)
@@ -257,7 +270,7 @@ class Fix:
         self.model_name = model.info.name
         if model.info.note:
             self.sink(Notice(text=model.info.note))
-        for notice in told(self.pictures, model.info, self.settings.image_rule, self.spill_dir):
+        for notice in told(self._seen, model.info, self.settings.image_rule, self.spill_dir):
             self.sink(notice)
         if self.request.strategy == "auto":
             self.strategy = "search" if model.info.is_nano else "agent"
@@ -265,7 +278,6 @@ class Fix:
             raise lacking
 
     async def _repair(self, model: LanguageModel, worktree: WorkTree, suite: Suite) -> None:
-        images = parts_for(self.pictures, model.info)
         if self.strategy == "agent":
             options = Options(
                 max_tokens=self.settings.max_tokens, temperature=self.settings.temperature, seed=self.request.seed
@@ -281,7 +293,8 @@ class Fix:
                 options,
                 self.request.mode,
                 self.settings.rules,
-                images=images,
+                pictures=self.request.pictures,
+                watch=self.watch,
             )
             return
         assert self.baseline is not None, "search is chosen only with a baseline"
@@ -297,7 +310,7 @@ class Fix:
             seed=self.request.seed,
         )
         try:
-            result = await search.run(self.issue, images)
+            result = await search.run(self.issue, parts_for(self._seen, model.info))
         finally:
             self.tried = search.tried
         start = self._phase("verify", "the whole suite, and the targets without the change")

@@ -17,6 +17,7 @@ from m3_tools.screenshot.compare import Comparison, compare
 from m3_tools.screenshot.dropped import dropped_path
 from m3_tools.screenshot.page import FAILING_STATUS, LOCAL_HOSTS, NOT_LOADED, Page, capture, is_address
 from m3_tools.screenshot.picture import Picture, PictureError, Theme, keep
+from m3_tools.screenshot.tool import ScreenshotTool
 from m3_tools.shell import ShellTool
 from m3agent.errors import BrokenEnvironment, M3Error
 from m3agent.events import Notice, PhaseEnded, PhaseStarted
@@ -50,7 +51,7 @@ class PageWatch:
         start = time.monotonic()
         self._sink(PhaseStarted(name="page", detail=f"before the change: {self.page}"))
         try:
-            picture = self._before = await self._look()
+            picture = self._before = await self.look(self.page)
         except ToolError as error:
             raise BrokenEnvironment(f"the page could not be captured before the change: {error}") from error
         self._worktree.settle()
@@ -78,10 +79,30 @@ class PageWatch:
             Notice(text=f"the page after the change, and the difference: {shown[1].path}", pictures=tuple(shown))
         )
 
+    def eyes(self) -> ScreenshotTool:
+        """The `screenshot` tool for the work between the two looks: it makes this page anew and knows how it looked."""
+        return _Eyes(self)
+
+    @property
+    def told(self) -> str:
+        """What a model must know of the page."""
+        if self.page.is_remote:
+            seen = "It shows the person's own files, where your change is not yet."
+        elif self._build:
+            seen = f"`screenshot` of it runs `{one_line(self._build, 200)}` first."
+        else:
+            seen = "Look at it with `screenshot`."
+        return f"The repair must be seen on the page {one_line(str(self.page), 200)}. {seen}"
+
+    @property
+    def before(self) -> Picture:
+        assert self._before is not None, "look_before comes first"
+        return self._before
+
     async def _look_until_it_differs(self, deadline: float) -> None:
         assert self._before is not None
         while True:
-            picture = await self._look()
+            picture = await self.look(self.page)
             self._comparison = await asyncio.to_thread(compare, self._before, picture)
             if self._comparison.num_regions or time.monotonic() >= deadline:
                 break
@@ -103,15 +124,16 @@ class PageWatch:
             "regions": [[r.x, r.y, r.width, r.height] for r in comparison.regions] if comparison else [],
         }
 
-    async def _look(self) -> Picture:
+    async def look(self, page: Page) -> Picture:
+        """The page as it is made from the work tree now. Errors: ToolError if it cannot be made or captured."""
         if not self._build:
-            return await capture(self.page, self._context, network=self._network)
+            return await capture(page, self._context, network=self._network)
         ours = {path: read_entry(self._worktree.root / path) for path in self._worktree.changed()}
         try:
             result = await call_tool(ShellTool(), {"command": self._build, "timeout_s": BUILD_LIMIT_S}, self._context)
             if result.is_error:
                 raise ToolError(f"{one_line(self._build, 80)} failed: {one_line(result.text, 200)}")
-            return await capture(self.page, self._context, network=self._network)
+            return await capture(page, self._context, network=self._network)
         finally:
             if self._before is not None:  # what was built is no part of the repair
                 for path in {*self._worktree.changed()} - {*ours}:
@@ -124,6 +146,19 @@ class PageWatch:
 
     def _ended(self, summary: str, start: float) -> None:
         self._sink(PhaseEnded(name="page", summary=summary, duration_s=time.monotonic() - start))
+
+
+class _Eyes(ScreenshotTool):
+    """Looks at the watched page as the program does, whatever viewport is asked for, and at all else as ever."""
+
+    def __init__(self, watch: PageWatch):
+        super().__init__(taken={watch.page: watch.before})
+        self._watch = watch
+
+    async def look(self, route: Page, context: ToolContext) -> Picture:
+        if route.address == self._watch.page.address and not route.is_remote:
+            return await self._watch.look(route)
+        return await super().look(route, context)
 
 
 def chosen_page(

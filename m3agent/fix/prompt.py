@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from m3_tools.base import ToolSpec, tool_spec
 from m3_tools.edit_line import EditLineTool
 from m3_tools.grep import GrepTool
 from m3_tools.read import ReadTool
 from m3_tools.run_tests import RunTests
+from m3_tools.screenshot.picture import Picture
+from m3_tools.text import shown
 from m3agent.fix.issue import Issue
+from m3agent.fix.page import PageWatch
 from m3agent.llm.protocol import ModelInfo
 
 NANO_ISSUE_CHARS = 1200
@@ -29,6 +34,15 @@ def issue_text(issue: Issue, info: ModelInfo) -> str:
     while f"{fence}>" in text:  # nothing in the text can close what it stands in
         fence += "-"
     return f"{_FENCE}\n\n<{fence}>\n{text}\n</{fence}>"
+
+
+def named_pictures(pictures: Sequence[Picture], watch: PageWatch | None, info: ModelInfo) -> str:
+    """What the pictures of a message are, in their order, and what is known of the page; empty where there is none."""
+    names = [shown(picture.name) for picture in pictures]
+    if watch is not None:
+        names.append(f"{shown(watch.page.address)} before any change")
+    lines = [f"The pictures, in order: {', '.join(names)}."] if names and info.reads_images else []
+    return "\n".join([*lines, *([watch.told] if watch is not None else [])])
 
 
 def search_tools() -> list[ToolSpec]:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
+from m3_tools.screenshot.picture import Picture
 from m3agent.budget import Budget
 from m3agent.fix.issue import Issue
-from m3agent.fix.prompt import issue_text
+from m3agent.fix.prompt import issue_text, named_pictures
+from m3agent.images import parts_for
 from m3agent.llm.protocol import LanguageModel, ModelError, Options
 from m3agent.messages import system, user
 from m3agent.prompt import prompt_text
@@ -33,9 +36,19 @@ class Review:
 
 
 async def review(
-    model: LanguageModel, issue: Issue, diff: str, budget: Budget, sink: EventSink, *, seed: int | None
+    model: LanguageModel,
+    issue: Issue,
+    diff: str,
+    budget: Budget,
+    sink: EventSink,
+    *,
+    seed: int | None,
+    pictures: Sequence[Picture] = (),
 ) -> Review:
-    """Ask a fork of the model that knows nothing of the work. A model that fails here takes nothing from the proof."""
+    """Ask a fork of the model that knows nothing of the work. A model that fails here takes nothing from the proof.
+
+    `pictures` are the issue's: it may say no more than that they show it.
+    """
     if model.info.is_nano:
         return Review(missing="nobody but the tests has looked at the change: nano cannot review")
     if limit := budget.reached():
@@ -45,9 +58,10 @@ async def review(
     fence = "diff"
     while f"{fence}>" in diff:
         fence += "-"
-    task = f"{issue_text(issue, model.info)}\n\nThe change:\n\n<{fence}>\n{diff}\n</{fence}>"
+    parts = [issue_text(issue, model.info), named_pictures(pictures, None, model.info)]
+    task = "\n\n".join([*filter(None, parts), f"The change:\n\n<{fence}>\n{diff}\n</{fence}>"])
     options = Options(max_tokens=MAX_TOKENS, temperature=0.0, seed=seed)
-    messages = (system(prompt_text("review")), user(task))
+    messages = (system(prompt_text("review")), user(task, *parts_for(pictures, model.info)))
     try:
         async with asyncio.timeout(budget.remaining_s and budget.remaining_s / 2):  # the repair is proven already
             reply = await take_turn(model, messages, (), options, sink, number=budget.steps + 1)

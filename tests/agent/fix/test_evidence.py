@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from m3_tools.screenshot.picture import Picture
 from m3agent.budget import Budget
 from m3agent.events import RunEnded
 from m3agent.exits import Exit
@@ -20,7 +21,7 @@ from m3agent.fix.review import Review, review
 from m3agent.fix.worktree import open_worktree
 from m3agent.llm.protocol import ModelInfo, Unavailable
 from m3agent.llm.scripted import ScriptedModel
-from m3agent.messages import Message, ToolCall, assistant
+from m3agent.messages import ImagePart, Message, ToolCall, assistant
 
 Run = Callable[..., Any]
 
@@ -144,3 +145,18 @@ def test_the_page_holds_no_markup_of_the_issue(tmp_path: Path) -> None:
     assert str(tmp_path) not in page
     assert evidence_text(report) == ""
     assert RunEnded(exit_code=0, outcome="x", summary="", duration_s=0, report=report).report["not_verified"] == []
+
+
+@pytest.mark.parametrize(("reads_images", "named"), [(True, "The pictures, in order: shot.png."), (False, "")])
+def test_the_review_sees_the_pictures_of_the_issue(reads_images: bool, named: str) -> None:
+    """An issue may say no more than that its picture shows it."""
+    info = ModelInfo(name="scripted", context_tokens=1_000_000, reads_images=reads_images)
+    model = ScriptedModel([assistant("ACCEPT.")], info=info)
+    shot = Picture(media_type="image/png", data=b"png", name="shot.png", width=4, height=3)
+    issue = Issue(title="t", body="b", source="s")
+    found = asyncio.run(review(model, issue, "+x", Budget(), lambda event: None, seed=None, pictures=(shot,)))
+    assert found.verdict == "accepts"
+    asked = model.asked[0].messages[1]
+    assert named in asked.text
+    assert ("pictures" in asked.text) == reads_images
+    assert sum(isinstance(part, ImagePart) for part in asked.parts) == reads_images

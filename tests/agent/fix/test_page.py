@@ -17,12 +17,16 @@ import pytest
 from PIL import Image
 
 from m3_tools.screenshot.browser import NAMES
+from m3_tools.screenshot.decode import read_picture
 from m3_tools.screenshot.page import Page
-from m3agent.events import Notice
+from m3agent.events import Notice, ToolEnded
 from m3agent.exits import Exit
 from m3agent.fix.deliver import apply_in_place, take_back
 from m3agent.fix.outcome import Ended
 from m3agent.fix.worktree import open_worktree
+from m3agent.llm.protocol import ModelInfo
+from m3agent.llm.scripted import ScriptedModel
+from m3agent.messages import ImagePart, Message, ToolCall, assistant
 
 Run = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,6 +82,41 @@ def test_the_changed_region_is_reported_and_the_pictures_are_kept(site: Path, fi
     assert [Path(block.path).name for block in shown[-1]] == ["page-after-1.png", "page-difference-1.png"]
     assert result.report["files"] == ["shop/stock.py"]  # and not what was built
     assert "index.html" not in Path(result.report["delivery"]["patch"]).read_text()
+
+
+EDIT = {"path": "shop/stock.py", "old": "level < limit", "new": "level <= limit"}
+LOOK = {"path": "public/index.html", "width": 200, "height": 100}
+
+
+def called(name: str, **arguments: Any) -> Message:
+    return assistant(calls=(ToolCall(id=name, name=name, arguments=arguments),))
+
+
+@needs_browser
+@pytest.mark.slow
+def test_a_model_is_told_what_each_picture_is_and_sees_the_page_of_its_change(
+    site: Path, fix: Run, tmp_path: Path
+) -> None:
+    """Two pictures came without a word, and a look at the page showed what had been built before the change."""
+    turns = [called("read", path="shop/stock.py"), called("edit", **EDIT), called("screenshot", **LOOK)]
+    sees = ModelInfo(name="scripted", context_tokens=1_000_000, reads_images=True)
+    model = ScriptedModel([*turns, assistant("Done."), assistant("ACCEPT.")], info=sees)
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "shot.png")
+    shot = read_picture(tmp_path / "shot.png")
+    result = asyncio.run(fix(site, model, page=page(), build=BUILD, pictures=(shot,)))
+    assert result.code == Exit.OK, result.summary
+    issue, review = model.asked[0].messages[1], model.asked[-1].messages[1]
+    assert "The pictures, in order: shot.png, public/index.html before any change." in issue.text
+    assert f"must be seen on the page {page()}. `screenshot` of it runs `{BUILD}` first." in issue.text
+    assert "The pictures, in order: shot.png." in review.text  # the issue may say no more than that they show it
+    assert [images(message) for message in (issue, review)] == [2, 1]
+    (looked,) = (event for event in result.events.events if isinstance(event, ToolEnded) and event.name == "screenshot")
+    assert "Since the last look: 1 region changed, 12.0 % of the picture" in looked.text
+    assert result.report["files"] == ["shop/stock.py"]  # and not what was built
+
+
+def images(message: Message) -> int:
+    return sum(isinstance(part, ImagePart) for part in message.parts)
 
 
 @needs_browser

@@ -30,7 +30,7 @@ class ScreenshotArgs(ToolArgs):
 
 
 class ScreenshotTool(Tool[ScreenshotArgs]):
-    """Keeps the last picture by each route. With `network`, pages of other machines can be looked at."""
+    """Keeps the last picture by each route, at first those `taken`. With `network`, it sees pages of other machines."""
 
     name: ClassVar[str] = "screenshot"
     description: ClassVar[str] = (
@@ -39,9 +39,9 @@ class ScreenshotTool(Tool[ScreenshotArgs]):
     )
     args_type: ClassVar[type[ToolArgs]] = ScreenshotArgs
 
-    def __init__(self, *, network: bool = False):
+    def __init__(self, *, network: bool = False, taken: Mapping[Page, Picture] | None = None):
         self._network = network
-        self._taken: dict[Page, Picture] = {}
+        self._taken = dict(taken or {})
 
     def only_reads(self, arguments: Mapping[str, Any]) -> bool:
         return not is_address(str(arguments.get("path", "")))
@@ -50,7 +50,7 @@ class ScreenshotTool(Tool[ScreenshotArgs]):
         route = Page(
             address=args.path, width=args.width, height=args.height, theme=args.theme, selector=args.selector
         )  # fmt: skip
-        picture = await self._look(route, context)
+        picture = await self.look(route, context)
         before, self._taken[route] = self._taken.get(route), picture
         display: list[PictureBlock] = [keep(picture, context.spill_dir, "screenshot")]
         lines = [f"{picture.name}, {picture.width} x {picture.height} pixels", *picture.notes]
@@ -61,7 +61,8 @@ class ScreenshotTool(Tool[ScreenshotArgs]):
                 display.append(keep(comparison.difference, context.spill_dir, "difference"))
         return ToolResult(text="\n".join(lines), display=tuple(display), images=(picture,))
 
-    async def _look(self, route: Page, context: ToolContext) -> Picture:
+    async def look(self, route: Page, context: ToolContext) -> Picture:
+        """The picture by this route. Errors: ToolError for what cannot be shown."""
         if route.is_remote and not self._network and route.host not in LOCAL_HOSTS:
             raise ToolError(f"{route.host} is another machine, and there is no network here; give a page of localhost.")
         if route.is_remote or route.address.lower().endswith(PAGES):
