@@ -26,7 +26,7 @@ def surroundings(root: Path, *, environment: Mapping[str, str], test_command: st
     lines.append(f"- git: {_branch(root) or 'none, so `diff` has nothing to compare with'}")
     if not test_command and (runner := find_runner(root, python=python, environment=environment)):
         words = ["python" if word == python else word for word in runner.argv]
-        test_command = " ".join(words) if runner.kind != "unittest" else "python -m unittest"
+        test_command = runner.shown or (" ".join(words) if runner.kind != "unittest" else "python -m unittest")
     if test_command:
         lines.append(f"- Tests: {test_command}")
     return "\n".join(["Surroundings:", *lines])

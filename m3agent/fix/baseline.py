@@ -179,7 +179,11 @@ def _require_tests(whole: TestReport) -> None:
             "broken_environment", f"the tests did not end within {whole.duration_s:.0f} s (command: {whole.command})"
         )
     if whole.no_tests:
-        raise Ended("unverified", f"no tests were found ({whole.command}): nothing could verify a repair")
+        tried = f" ({whole.command})" if whole.command else ""
+        raise Ended(
+            "unverified",
+            f"no tests were found{tried}: nothing could verify a repair; --test CMD gives the command that runs them",
+        )
 
 
 def _require_packages(whole: TestReport, suite: Suite) -> None:

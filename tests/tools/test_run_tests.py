@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -437,6 +439,12 @@ PLAIN = {
         "ok 1 - adds\nnot ok 2 - takes\nok 3 - later # SKIP",
         {"adds": "passed", "takes": "failed", "later": "skipped"},
     ),
+    "ctest": (
+        "      Start 1: adds\n1/3 Test #1: adds ......   Passed    0.00 sec\n"
+        "2/3 Test #2: takes two ...***Exception: SegFault  0.00 sec\nok 1 - inner\n"
+        "3/3 Test #3: later ......***Not Run (Disabled)   0.00 sec",
+        {"adds": "passed", "takes two": "failed", "later": "skipped"},
+    ),
     "jest": ("  ✓ adds (3 ms)\n  ✕ takes (1 ms)", {"adds": "passed", "takes": "failed"}),
 }  # fmt: skip
 
@@ -480,6 +488,73 @@ def test_a_failure_of_node_is_told_with_its_error_and_its_place(tmp_path: Path) 
     ]
 
 
+CMAKE = """\
+cmake_minimum_required(VERSION 3.10)
+project(thing NONE)
+include(CTest)
+add_test(NAME adds COMMAND true)
+add_test(NAME takes COMMAND sh -c "echo 1:adds:PASS; echo 2:takes:FAIL: Expected 3; exit 1")
+"""
+needs_ctest = pytest.mark.skipif(
+    not (shutil.which("cmake") and shutil.which("ctest") and shutil.which("make")), reason="cmake or make is missing"
+)
+
+
+@needs_ctest
+def test_a_project_of_cmake_is_built_and_tested_and_left_clean(tmp_path: Path) -> None:
+    """There were tests, and a repair in C could not be proven."""
+    write(tmp_path, {"CMakeLists.txt": CMAKE})
+    report = run(tmp_path)
+    assert report.outcomes == {"adds": "passed", "takes": "failed"}
+    assert report.failures[0].message == "2:takes:FAIL: Expected 3"
+    assert report.command == "cmake -S . -B build && cmake --build build && cd build && ctest --output-on-failure"
+
+
+def test_a_project_of_cmake_is_built_where_git_ignores_it_and_need_not_be_built_again(tmp_path: Path) -> None:
+    write(tmp_path, {"CMakeLists.txt": CMAKE, ".gitignore": "build/\n"})
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    runner = find_runner(tmp_path)
+    assert runner is not None
+    assert runner.command(tmp_path, (), tmp_path / "scratch")[-1] == runner.shown
+
+
+def test_what_a_compiler_says_comes_before_the_last_lines(tmp_path: Path) -> None:
+    write(tmp_path, {"out.txt": "a.c:3:1: error: unknown type\n" + "noise\n" * 9 + "make: *** [all] Error 2\n"})
+    (failure,) = run(tmp_path, command="cat out.txt; exit 2").failures
+    assert failure.message.splitlines()[0] == "a.c:3:1: error: unknown type"
+
+
+def test_the_packages_of_a_monorepo_are_found_and_imported_from_its_own_sources(tmp_path: Path) -> None:
+    """No tests were found, since they stood beside each package; and one of them was not installed."""
+    files = {
+        "README.md": "",
+        "packages/flat/setup.py": "",
+        "packages/flat/flat/__init__.py": "X = 1\n",
+        "packages/flat/tests/test_flat.py": "import flat\n\ndef test_flat():\n    assert flat.X == 1\n",
+        "packages/laid/pyproject.toml": "",
+        "packages/laid/src/laid/__init__.py": "X = 2\n",
+        "packages/laid/tests/test_laid.py": "import laid\n\ndef test_laid():\n    assert laid.X == 2\n",
+        "packages/odd/setup.py": "",
+        "packages/odd/types.py": "raise SystemExit('in place of a module of Python')\n",
+        "packages/odd/odd/__init__.py": "",
+    }
+    write(tmp_path, files)
+    report = run(tmp_path)
+    assert report.passed, report.output
+    assert sorted(report.outcomes) == [
+        "packages/flat/tests/test_flat.py::test_flat",
+        "packages/laid/tests/test_laid.py::test_laid",
+    ]
+
+
+def test_no_tests_at_all_is_said_without_a_command(tmp_path: Path) -> None:
+    report = run(tmp_path)
+    assert report.no_tests
+    assert report_text(report) == (
+        "No tests were found: nothing here looks like tests, and no command that runs them was given."
+    )
+
+
 def test_else_the_exit_code_decides(tmp_path: Path) -> None:
     assert run(tmp_path, command="echo fine; true").passed
     failed = run(tmp_path, command="echo wrong; false")
@@ -504,6 +579,13 @@ def test_detection(tmp_path: Path) -> None:
     assert kind(Cargo_dot_toml="").startswith("generic test")
     assert kind(package_dot_json='{"scripts": {"test": "x"}}') == "generic test"
     assert kind(package_dot_json="{}", README="") == "none"
+    assert kind(Makefile="all:\n\techo\ncheck: all\n") == "generic check"
+    assert kind(Makefile="test := 1\nall:\n") == "none"
+    assert kind(CMakeLists_dot_txt="project(x)\n") == "none"
+    assert "ctest" in kind(CMakeLists_dot_txt="Enable_Testing()\n", Makefile="test:\n")
+    assert kind(Makefile="test:\n", a__b__tests__test_a_dot_py="import pytest\n", a__b__setup_dot_py="") == (
+        "generic test"
+    )
     assert kind(pyproject_dot_toml="not toml [", setup_dot_cfg="not [ini") == "none"
 
 

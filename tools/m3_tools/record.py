@@ -19,7 +19,16 @@ from m3_tools.symbols import Definition, definitions, enclosing
 _RANK: dict[Outcome, int] = {"skipped": 0, "xfailed": 1, "passed": 2, "xpassed": 3, "error": 4, "failed": 5}
 _COLLECT_FRAME = re.compile(r"^(?P<path>[^\s:][^:\n]*\.py):(?P<line>\d+): in (?P<function>.+)$", re.MULTILINE)
 _UNITTEST_FRAME = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+_CTEST_LINE = r"^\s*\d+/\d+ Test\s+#\d+: "
+_CTEST_END = re.compile(rf"{_CTEST_LINE}|^\s+Start\s+\d+: |^\d+% tests passed")
+_COMPILER_ERROR = re.compile(r"\berror(?: [A-Z]+\d+|\[E\d+\])?: ")
 _PLAIN = (
+    re.compile(
+        rf"{_CTEST_LINE}(?P<id>.+?) \.*\s*"
+        r"(?:(?P<skip>\*{3}(?:Skipped|Not Run \(Disabled\)))|"
+        r"(?P<outcome>Passed|\*{3}(?:Failed|Exception|Timeout|Not Run)))",
+        re.MULTILINE,
+    ),  # ctest; first, since the output of its tests may be any of the others
     re.compile(r"^test (?P<id>\S+) \.\.\. (?P<outcome>ok|FAILED|ignored)", re.MULTILINE),  # cargo
     re.compile(r"^\s*--- (?P<outcome>PASS|FAIL|SKIP): (?P<id>\S+)", re.MULTILINE),  # go
     re.compile(
@@ -30,8 +39,9 @@ _PLAIN = (
     ),  # jest, mocha, node spec
 )
 _PLAIN_OUTCOMES: dict[str, Outcome] = {
-    **dict.fromkeys(("ok", "PASS", "✓", "✔", "√"), "passed"),
+    **dict.fromkeys(("ok", "PASS", "✓", "✔", "√", "Passed"), "passed"),
     **dict.fromkeys(("FAILED", "FAIL", "not ok", "✕", "✖", "×"), "failed"),
+    **dict.fromkeys(("***Failed", "***Exception", "***Timeout", "***Not Run"), "failed"),
     **dict.fromkeys(("ignored", "SKIP"), "skipped"),
 }
 
@@ -252,8 +262,8 @@ class FunctionNames:
 
 
 def read_plain_output(text: str) -> dict[str, Outcome]:
-    """Outcomes by test name from the output of cargo, go, TAP or a check-mark reporter; empty if it is none of
-    these.
+    """Outcomes by test name from the output of ctest, cargo, go, TAP or a check-mark reporter; empty if it is none
+    of these.
     """
     for pattern in _PLAIN:
         outcomes: dict[str, Outcome] = {}
@@ -264,3 +274,19 @@ def read_plain_output(text: str) -> dict[str, Outcome]:
         if outcomes:
             return outcomes
     return {}
+
+
+def ctest_output(lines: list[str], test_id: str) -> list[str]:
+    """What a failed test of ctest printed: its lines that speak of a failure, else all; empty if ctest did not run."""
+    start = re.compile(rf"{_CTEST_LINE}{re.escape(test_id)} ")
+    first = next((i + 1 for i, line in enumerate(lines) if start.match(line)), None)
+    if first is None:
+        return []
+    end = next((i for i, line in enumerate(lines) if i >= first and _CTEST_END.match(line)), len(lines))
+    printed = [line for line in lines[first:end] if line.strip()]
+    return [line for line in printed if re.search(r"fail|error|assert", line, re.IGNORECASE)] or printed
+
+
+def compiler_errors(lines: list[str]) -> list[str]:
+    """The first errors that a compiler printed: what was built last says only that something failed."""
+    return [line for line in lines if _COMPILER_ERROR.search(line)][:3]

@@ -145,7 +145,8 @@ def report_text(report: TestReport) -> str:
     if not report.could_start:
         return f"The tests cannot start: {report.reason}\n{_tail(report.output)}".rstrip()
     if report.no_tests:
-        return f"No tests were found: {report.command} ran and collected none."
+        ran = f"{report.command} ran and collected none" if report.command else report.reason
+        return f"No tests were found: {ran}."
     lines = [_counts_line(report.counts)]
     if report.timed_out:
         lines.append(f"stopped at the deadline after {report.duration_s:.0f} s")

@@ -20,7 +20,8 @@ from pydantic import Field
 from m3_tools.base import TestsBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.known_tests import describe_unknown, selects, unknown_ids
 from m3_tools.process import ProcessResult, child_environment, run_process
-from m3_tools.record import read_plain_output, read_record, tap_diagnosis
+from m3_tools.projects import source_folders
+from m3_tools.record import compiler_errors, ctest_output, read_plain_output, read_record, tap_diagnosis
 from m3_tools.report import (
     TestComparison,
     TestCounts,
@@ -159,7 +160,7 @@ async def run_tests(
     given = environment or {}
     runner = find_runner(root, command=command, python=python, environment=given)
     if runner is None:
-        reason = "nothing here looks like tests. Give the command that runs them."
+        reason = "nothing here looks like tests, and no command that runs them was given"
         return TestReport(
             command="", outcomes={}, failures=(), exit_code=None, duration_s=0, reason=reason, output=reason
         )
@@ -200,8 +201,7 @@ def _environment(
         environment.pop(name, None)
     python_path = environment.get("PYTHONPATH", "")
     # The worktree's own sources come before an installed (editable) copy that points at another checkout.
-    source = [str(root / "src")] if (root / "src").is_dir() and not (root / "src" / "__init__.py").exists() else []
-    wanted = os.pathsep.join([*source, *([python_path] if python_path else [])])
+    wanted = os.pathsep.join([*source_folders(root), *([python_path] if python_path else [])])
     environment |= {
         "PYTHONPATH": os.pathsep.join([str(RECORDER_FOLDER), *([wanted] if wanted else [])]),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -225,6 +225,8 @@ def _environment(
 
 def _shown_command(runner: Runner, ids: Sequence[str]) -> str:
     """The command as a person would type it, without what the recorder adds."""
+    if runner.shown:
+        return runner.shown
     if runner.kind == "generic":
         return runner.argv[2] if runner.argv[:2] == ("/bin/sh", "-c") else shlex.join(runner.argv)
     program = os.path.basename(runner.argv[0])
@@ -291,11 +293,14 @@ def _generic_report(command: str, result: ProcessResult, root: Path) -> TestRepo
 def _message(test_id: str, result: ProcessResult) -> str:
     """The lines of the output that speak of the test, else its last lines."""
     lines = result.text.splitlines()
+    if shown := ctest_output(lines, test_id):
+        return "\n".join(shown)
     about = [i for i, line in enumerate(lines) if test_id in line]
     for number in about:
         if diagnosis := tap_diagnosis(lines[number:]):
             return "\n".join(diagnosis)
-    return "\n".join(lines[about[-1] : about[-1] + 6] if about else lines[-6:]) or f"exit code {result.exit_code}"
+    last = lines[about[-1] : about[-1] + 6] if about else [*compiler_errors(lines), *lines[-6:]][:6]
+    return "\n".join(last) or f"exit code {result.exit_code}"
 
 
 def _start_failure(result: ProcessResult) -> str:

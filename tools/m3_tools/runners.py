@@ -15,9 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from m3_tools.projects import nested_projects
+
 RECORDER_FOLDER = Path(__file__).with_name("recorder")
 _SHELL_SYNTAX = re.compile(r"[;&|<>$`(){}\n*?~#!]")
 _MAX_IDS = 200
+_SCRATCH = "{scratch}"
+_CTEST = re.compile(r"^\s*(?:enable_testing\s*\(|include\s*\(\s*CTest\b)", re.MULTILINE | re.IGNORECASE)
+_MAKE_TARGET = re.compile(r"^(test|check)\s*:(?!=)", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,6 +32,8 @@ class Runner:
     kind: Literal["pytest", "unittest", "generic"]
     argv: tuple[str, ...]
     why: str
+    shown: str = ""
+    """The command as a person would type it, where that is not `argv`."""
 
     def command(self, root: Path, ids: Sequence[str], scratch: Path) -> list[str]:
         """The full argument list for all tests, or for `ids` where the runner can select."""
@@ -45,7 +52,7 @@ class Runner:
             return [*self.argv, *options, *chosen]
         if self.kind == "unittest":
             return [*self.argv, str(RECORDER_FOLDER / "m3_unittest_recorder.py"), *ids]
-        return list(self.argv)
+        return [word.replace(_SCRATCH, str(scratch)) for word in self.argv]
 
 
 def find_python(root: Path, environment: Mapping[str, str] | None = None) -> str:
@@ -71,11 +78,14 @@ def find_runner(
     if _has_pytest_config(root):
         return Runner(kind="pytest", argv=(python, "-m", "pytest"), why="the repository configures pytest")
     tests = _python_tests(root)
+    if not tests and (other := _other_language(root)):
+        return other
+    tests = tests or [text for project in nested_projects(root) for text in _python_tests(project)]
     if tests:
         if any("pytest" in text for text in tests) or _can_import_pytest(python, root):
             return Runner(kind="pytest", argv=(python, "-m", "pytest"), why="the repository has Python tests")
         return Runner(kind="unittest", argv=(python,), why="the repository has Python tests and its Python no pytest")
-    return _other_language(root)
+    return None
 
 
 def _given(command: str, python: str) -> Runner:
@@ -158,8 +168,40 @@ def _other_language(root: Path) -> Runner | None:
     try:
         scripts = json.loads((root / "package.json").read_text("utf-8")).get("scripts", {})
     except (OSError, ValueError, AttributeError):
-        return None
+        scripts = {}
     if isinstance(scripts, dict) and "test" in scripts:
         manager = "pnpm" if (root / "pnpm-lock.yaml").is_file() else "yarn" if (root / "yarn.lock").is_file() else "npm"
         return Runner(kind="generic", argv=(manager, "test"), why="package.json has a test script")
+    if _CTEST.search(_text(root / "CMakeLists.txt")):
+        return _ctest(root)
+    for name in ("GNUmakefile", "makefile", "Makefile"):
+        if target := _MAKE_TARGET.search(_text(root / name)):
+            return Runner(kind="generic", argv=("make", target[1]), why=f"the {name} has a target {target[1]}")
     return None
+
+
+def _ctest(root: Path) -> Runner:
+    """Builds in `build` where git ignores that, else in a folder of its own: a run leaves nothing behind."""
+
+    def script(folder: str) -> str:
+        return f"cmake -S . -B {folder} && cmake --build {folder} && cd {folder} && ctest --output-on-failure"
+
+    where = "build" if _is_ignored(root, "build") else shlex.quote(f"{_SCRATCH}/build")
+    argv = ("/bin/sh", "-c", script(where))
+    return Runner(kind="generic", argv=argv, why="the CMakeLists.txt has tests", shown=script("build"))
+
+
+def _is_ignored(root: Path, name: str) -> bool:
+    command = ["git", "-C", str(root), "check-ignore", "--quiet", f"{name}/"]
+    try:
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return result.returncode == 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
