@@ -525,7 +525,7 @@ def test_what_a_compiler_says_comes_before_the_last_lines(tmp_path: Path) -> Non
 
 
 def test_the_packages_of_a_monorepo_are_found_and_imported_from_its_own_sources(tmp_path: Path) -> None:
-    """No tests were found, since they stood beside each package; and one of them was not installed."""
+    """No tests were found, since they stood beside each package; one was not installed, and wants its own folder."""
     files = {
         "README.md": "",
         "packages/flat/setup.py": "",
@@ -534,6 +534,9 @@ def test_the_packages_of_a_monorepo_are_found_and_imported_from_its_own_sources(
         "packages/laid/pyproject.toml": "",
         "packages/laid/src/laid/__init__.py": "X = 2\n",
         "packages/laid/tests/test_laid.py": "import laid\n\ndef test_laid():\n    assert laid.X == 2\n",
+        "packages/laid/tests/data.txt": "2",
+        "packages/laid/tests/test_data.py": "X = open('tests/data.txt').read()\n\ndef test_data():\n    "
+        "assert open('tests/data.txt').read() == X\n",
         "packages/odd/setup.py": "",
         "packages/odd/types.py": "raise SystemExit('in place of a module of Python')\n",
         "packages/odd/odd/__init__.py": "",
@@ -543,8 +546,11 @@ def test_the_packages_of_a_monorepo_are_found_and_imported_from_its_own_sources(
     assert report.passed, report.output
     assert sorted(report.outcomes) == [
         "packages/flat/tests/test_flat.py::test_flat",
+        "packages/laid/tests/test_data.py::test_data",
         "packages/laid/tests/test_laid.py::test_laid",
     ]
+    chosen = run(tmp_path, ("packages/laid/tests/test_data.py::test_data",))
+    assert chosen.outcomes == {"packages/laid/tests/test_data.py::test_data": "passed"}
 
 
 def test_no_tests_at_all_is_said_without_a_command(tmp_path: Path) -> None:

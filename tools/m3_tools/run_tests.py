@@ -215,6 +215,8 @@ def _environment(
     }
     if (scratch / "only").exists():
         environment["M3_TEST_ONLY"] = str(scratch / "only")
+    if runner.folders:
+        environment["M3_TEST_FOLDERS"] = os.pathsep.join(runner.folders)
     if runner.kind == "generic":
         # The command may call pytest somewhere inside (make, uv run, a script): then it is recorded all the same.
         environment["PYTEST_PLUGINS"] = ",".join(

@@ -34,6 +34,8 @@ class Runner:
     why: str
     shown: str = ""
     """The command as a person would type it, where that is not `argv`."""
+    folders: tuple[str, ...] = ()
+    """Of a repository with several projects those in which their tests run; empty: all run at the root."""
 
     def command(self, root: Path, ids: Sequence[str], scratch: Path) -> list[str]:
         """The full argument list for all tests, or for `ids` where the runner can select."""
@@ -80,10 +82,13 @@ def find_runner(
     tests = _python_tests(root)
     if not tests and (other := _other_language(root)):
         return other
-    tests = tests or [text for project in nested_projects(root) for text in _python_tests(project)]
+    projects = [] if tests else nested_projects(root)
+    tests = tests or [text for project in projects for text in _python_tests(project)]
     if tests:
+        folders = tuple(map(str, projects))
         if any("pytest" in text for text in tests) or _can_import_pytest(python, root):
-            return Runner(kind="pytest", argv=(python, "-m", "pytest"), why="the repository has Python tests")
+            why = "the repository has Python tests"
+            return Runner(kind="pytest", argv=(python, "-m", "pytest"), why=why, folders=folders)
         return Runner(kind="unittest", argv=(python,), why="the repository has Python tests and its Python no pytest")
     return None
 

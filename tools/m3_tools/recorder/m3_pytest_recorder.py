@@ -1,8 +1,9 @@
 """A pytest plugin that records what happens for the observer named in the environment; without one it does nothing.
 
-It changes three things of the run. Coverage is switched off, because it would write into the work tree and hold the
-trace function; stepwise is switched off, because it stops at the first failure; and only the tests asked for are kept,
-since a command may name more. With pytest-xdist the workers trace and the controller records outcomes.
+It changes four things of the run. Coverage is switched off, because it would write into the work tree and hold the
+trace function; stepwise is switched off, because it stops at the first failure; only the tests asked for are kept,
+since a command may name more; and where the observer names projects, the tests of each run in its folder. With
+pytest-xdist the workers trace and the controller records outcomes.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ def pytest_configure_node(node: Any) -> None:
         node.workerinput["m3_settings"] = _recorder.settings
 
 
+def pytest_collectstart(collector: Any) -> None:
+    if _recorder is not None:
+        _recorder.enter_folder_of(str(collector.fspath))
+
+
 def pytest_collectreport(report: Any) -> None:
     if _recorder is not None and not _is_worker and report.failed:
         _recorder.write("collect_error", id=report.nodeid, text=str(report.longreprtext)[-MAX_TEXT:])
@@ -81,6 +87,7 @@ def pytest_runtest_protocol(item: Any) -> Any:
     if _recorder is None:
         yield
         return
+    _recorder.enter_folder_of(str(item.fspath))
     with _recorder.test(item.nodeid):
         yield
 

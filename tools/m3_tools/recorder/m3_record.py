@@ -20,7 +20,9 @@ from typing import Any
 _NOT_OURS = {"site-packages", "dist-packages", "node_modules", ".venv", "venv", ".tox", ".nox", ".m3", ".git"}
 _FUNCTION_CODE = 0x1  # CO_OPTIMIZED: set for functions, not for modules and class bodies
 MAX_TRACED_FAILURES = 50
-SETTINGS = ("M3_TEST_RECORD", "M3_TEST_ONLY", "M3_TEST_ROOT", "M3_TEST_TRACE", "M3_TEST_STOP")
+SETTINGS = (
+    "M3_TEST_RECORD", "M3_TEST_ONLY", "M3_TEST_ROOT", "M3_TEST_TRACE", "M3_TEST_STOP", "M3_TEST_FOLDERS",
+)  # fmt: skip
 
 
 def take_settings() -> dict[str, str]:
@@ -49,6 +51,8 @@ class Recorder:
         if "M3_TEST_ONLY" in settings:
             with open(settings["M3_TEST_ONLY"], encoding="utf-8") as file:
                 self._only = json.load(file)
+        self._folders = [f for f in settings.get("M3_TEST_FOLDERS", "").split(os.pathsep) if f]
+        self._folder = self.root
         self._pid = os.getpid()
         self.current = ""
         self.failed: set[str] = set()
@@ -59,6 +63,13 @@ class Recorder:
             test_id == chosen or test_id.startswith((chosen + "::", chosen + "[", chosen.rstrip("/") + "/"))
             for chosen in self._only
         )
+
+    def enter_folder_of(self, path: str) -> None:
+        """Go to the project of a repository with several that holds the file: its tests expect to run there."""
+        folder = next((f for f in self._folders if path.startswith(f + os.sep)), self.root)
+        if folder != self._folder:
+            os.chdir(folder)
+            self._folder = folder
 
     def write(self, event: str, **fields: Any) -> None:
         os.write(self._file, (json.dumps({"event": event, **fields}) + "\n").encode("utf-8", "backslashreplace"))
