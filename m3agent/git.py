@@ -15,6 +15,7 @@ _QUIET = (
     *("-c", "core.hooksPath=/dev/null"),
     *("-c", "core.fsmonitor=false"),
     *("-c", "gc.auto=0"),
+    *("-c", "core.quotePath=false"),  # people and models read the names; only what is unsafe to show is escaped
     *("-c", "commit.gpgSign=false"),
 )
 

@@ -78,6 +78,14 @@ def test_every_kind_of_change_is_shown_staged_or_not(call: Call, repo: Path) -> 
     assert call(DiffTool(), path="sub/b c.txt").text.startswith("sub/b c.txt: deleted")
 
 
+def test_a_file_is_named_as_people_do(call: Call, repo: Path) -> None:
+    (repo / "ä.py").write_text("1\n")
+    git(repo, "add", "ä.py")
+    shown = call(DiffTool()).text
+    assert "ä.py: added (+1 -0)" in shown
+    assert "+++ b/ä.py" in shown
+
+
 def test_the_index_and_the_history_stay(call: Call, repo: Path) -> None:
     (repo / "a.txt").write_text("x\n")
     git(repo, "add", "a.txt")

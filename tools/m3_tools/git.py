@@ -16,7 +16,7 @@ from m3_tools.process import ProcessResult, child_environment, run_process
 
 _TIMEOUT_S = 60
 _MAX_OUTPUT_BYTES = 16 * 2**20
-_SETTINGS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+_SETTINGS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color", "--relative")
 
 

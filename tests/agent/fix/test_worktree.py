@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +88,31 @@ def test_a_diff_of_new_removed_and_binary_files_applies(shop: Path, temporary_fo
     subprocess.run(["git", "apply"], cwd=shop, input=patch, check=True)
     assert {path: (shop / path).read_bytes() for path in expected} == expected
     assert not (shop / "shop/__init__.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"\xe3\x83\x87/\xc3\xa4.py", "a/デ/ä.py"),
+        (b"latin-\xe4.py", "a/latin-\udce4.py"),
+        (b"a\x1b]0;x\x07.py", '"a/a\\033]0;x\\a.py"'),
+    ],
+    ids=["of people", "no UTF-8", "of a terminal"],
+)
+def test_a_diff_names_files_as_people_do_and_applies(
+    name: bytes, shown: str, shop: Path, temporary_folder: Path, commit: Commit
+) -> None:
+    """The reviewer and the person read `a/\\343\\203…`."""
+    file = Path(os.fsdecode(os.fsencode(shop) + b"/" + name))
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("1\n")
+    commit(shop)
+    with open_worktree(shop) as worktree:
+        (worktree.root / os.fsdecode(name)).write_text("2\n")
+        patch = worktree.diff()
+    assert f"--- {shown}\n" in patch
+    applied = subprocess.run(["git", "-C", str(shop), "apply"], input=os.fsencode(patch), check=False)
+    assert (applied.returncode, file.read_text()) == (0, "2\n")
 
 
 def test_without_puts_files_back_for_a_while(shop: Path, temporary_folder: Path) -> None:
