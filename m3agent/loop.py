@@ -131,7 +131,8 @@ class _Loop:
             if approve is not None
             or decide(self.mode(), tool, rules=rules, unconfined=context.unconfined).verdict == "allow"
         ]
-        self.specs = [tool_spec(tool) for tool in offered]
+        names = {tool.name for tool in offered}
+        self.specs = [tool_spec(tool) for tool in offered if not tool.needs or tool.needs in names]
         self.text = ""
         self._failures = RepeatedFailures()
         self._changed = False

@@ -304,13 +304,14 @@ def test_a_refusal_after_a_change_does_not_undo_the_answer(context: ToolContext)
 
 
 @pytest.mark.parametrize(
-    ("mode", "hidden"), [("auto", set()), ("edit", {"shell"}), ("plan", {"shell", "edit", "test"})]
+    ("mode", "hidden"),
+    [("auto", set()), ("edit", {"shell", "job"}), ("plan", {"shell", "job", "edit", "test"})],
 )
 def test_a_tool_that_can_never_run_is_not_offered(context: ToolContext, mode: Mode, hidden: set[str]) -> None:
     bench = Bench([assistant("ok")], context)
     bench.run(mode=mode)
     offered = {spec.name for spec in bench.model.asked[0].tools}
-    assert {"shell", "edit", "test", "read"} - offered == hidden
+    assert {"shell", "job", "edit", "test", "read"} - offered == hidden
 
 
 def test_where_a_person_can_be_asked_every_tool_is_offered(context: ToolContext) -> None:

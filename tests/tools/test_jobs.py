@@ -72,6 +72,35 @@ def test_a_long_command_goes_on_and_is_read(patient: ToolContext) -> None:
     asyncio.run(run())
 
 
+SERVE = """\
+import socketserver, sys
+server = socketserver.TCPServer(("127.0.0.1", int(sys.argv[1])), None)
+print("port", server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+def test_a_server_goes_on_at_once_and_one_that_cannot_start_says_why(context: ToolContext) -> None:
+    """It had to be waited for: its command went into the background after a minute."""
+    jobs = Jobs(patience_s=60)
+    waiting = dataclasses.replace(context, jobs=jobs)
+    (context.root / "serve.py").write_text(SERVE)
+    command = f"exec {sys.executable} serve.py"
+
+    async def run() -> None:
+        start = time.monotonic()
+        first = (await shell(waiting, f"{command} 0", background=True)).text
+        assert time.monotonic() - start < 20
+        assert re.search(r"now as job 1 \(pid \d+\), until its deadline of 3600 s", first)
+        port = (first if "port" in first else await read_until(waiting, "port")).split()[-1]
+        second = await shell(waiting, f"{command} {port}", background=True)
+        assert second.is_error
+        assert "Address already in use" in second.text
+        assert (await job(waiting, action="stop")).text.startswith("stopped")
+
+    asyncio.run(run())
+
+
 def test_a_short_command_does_not(patient: ToolContext) -> None:
     async def run() -> None:
         assert patient.jobs is not None
@@ -169,6 +198,9 @@ def test_when_there_are_too_many_a_call_waits_for_its_command(patient: ToolConte
         for _ in range(MAX_JOBS):
             await shell(patient, "sleep 30")
         assert (await shell(patient, "sleep 0.6; echo x")).text == "exit code 0\nx"
+        refused = await shell(patient, "sleep 30", background=True)
+        assert refused.is_error
+        assert refused.text.startswith("There is no room for another job. Running: 1 (sleep 30), ")
         await patient.jobs.close()
 
     asyncio.run(run())

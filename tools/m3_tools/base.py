@@ -193,6 +193,8 @@ class Tool(Generic[A]):
     description: ClassVar[str]
     args_type: ClassVar[type[ToolArgs]]
     read_only: ClassVar[bool] = True
+    needs: ClassVar[str] = ""
+    """The tool without which this one is of no use."""
 
     def only_reads(self, arguments: Mapping[str, Any]) -> bool:
         """Whether this call changes nothing and reaches nobody; the caller judges by it."""

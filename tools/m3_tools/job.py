@@ -27,6 +27,7 @@ class JobTool(Tool[JobArgs]):
         "When it has ended you get its exit code and its whole output."
     )
     args_type: ClassVar[type[ToolArgs]] = JobArgs
+    needs: ClassVar[str] = "shell"
     read_only: ClassVar[bool] = False
 
     async def run(self, args: JobArgs, context: ToolContext) -> ToolResult:

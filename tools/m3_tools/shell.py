@@ -17,6 +17,8 @@ from m3_tools.process import ProcessResult, child_environment, result_text, run_
 from m3_tools.sandbox import SandboxError, confined
 
 MAX_TIMEOUT_S = 3600
+SETTLE_S = 2.0
+"""So long a command that is meant for the background is looked at: by then a server that cannot start has said why."""
 HEAD_BYTES, TAIL_BYTES, LINE_CHARS = 5_000, 7_000, 2_000
 
 
@@ -26,6 +28,13 @@ class ShellArgs(ToolArgs):
     timeout_s: float = Field(
         default=120, gt=0, le=MAX_TIMEOUT_S, description=f"deadline in seconds, at most {MAX_TIMEOUT_S}"
     )
+    background: bool = Field(default=False, description="go on as a job after two seconds; for a server")
+
+    @property
+    def deadline_s(self) -> float:
+        """What belongs in the background may run as long as any command, if nothing else was asked for."""
+        asked = "timeout_s" in self.model_fields_set
+        return self.timeout_s if asked or not self.background else MAX_TIMEOUT_S
 
 
 class ShellTool(Tool[ShellArgs]):
@@ -33,8 +42,9 @@ class ShellTool(Tool[ShellArgs]):
     description: ClassVar[str] = (
         "Run a command line in a fresh bash. There is no terminal and no stdin, so a program that asks gets nothing. "
         "Variables and cd do not last; use workdir. Of long output the head and the tail are shown, and a file that "
-        "read and grep take holds all of it. A command that takes longer than a minute goes on in the background as a "
-        "job. At the deadline, and when the command ends, everything it started is stopped, background processes too."
+        "read and grep take holds all of it. A command that takes longer than a minute, or is for the background, goes "
+        "on as a job. At the deadline, and when the command ends, everything it started is stopped, background "
+        "processes too."
     )
     args_type: ClassVar[type[ToolArgs]] = ShellArgs
     read_only: ClassVar[bool] = False
@@ -47,8 +57,13 @@ class ShellTool(Tool[ShellArgs]):
         shell = shutil.which("bash", path=environment.get("PATH")) or "/bin/sh"
         job = Job(args.command, context.secrets, context.on_output)
         jobs = context.jobs if context.jobs and not context.jobs.full else None
+        if args.background and jobs is None:
+            raise ToolError(f"There is no room for another job. Running: {_running(context)}. Stop one with job.")
         work = _work(job, args, context, folder, [shell, "-c", args.command], environment)
-        result = await job.run(work, jobs.patience_s if jobs else None)
+        patience_s = jobs.patience_s if jobs else None
+        if args.background and patience_s is not None:
+            patience_s = min(patience_s, SETTLE_S)
+        result = await job.run(work, patience_s)
         if result is None:
             assert jobs is not None
             jobs.add(job)
@@ -61,7 +76,7 @@ class ShellTool(Tool[ShellArgs]):
             output_path=str(result.output_path) if result and result.output_path else None,
             goes_on=result is None,
         )
-        text = _told(result, args.timeout_s) if result else _in_background(job, args.timeout_s, output)
+        text = _told(result, args.deadline_s) if result else _in_background(job, args.deadline_s, output)
         if context.sandbox is not None and (hidden := _secret_files(args.command, context)):
             text += f"\n({', '.join(hidden)}: a file of secrets is empty for commands)"
         failed = result is not None and result.exit_code != 0
@@ -78,7 +93,7 @@ async def _work(
                 inside.argv,
                 cwd=folder,
                 environment=inside.environment,
-                timeout_s=args.timeout_s,
+                timeout_s=args.deadline_s,
                 spill_dir=context.spill_dir,
                 head_bytes=HEAD_BYTES,
                 tail_bytes=TAIL_BYTES,
@@ -88,6 +103,10 @@ async def _work(
             )
     except SandboxError as error:
         raise ToolError(f"The command was not run: {error}.") from error
+
+
+def _running(context: ToolContext) -> str:
+    return context.jobs.describe() if context.jobs else "none"
 
 
 def _in_background(job: Job, timeout_s: float, output: str) -> str:
