@@ -11,10 +11,13 @@ from m3_tools.runners import find_python, find_runner
 from m3agent.git import GitFailed, git
 
 
-def surroundings(root: Path, *, environment: Mapping[str, str], test_command: str = "") -> str:
-    """The folder, the system, git's branch, and how tests run; nothing that changes with time.
+def surroundings(
+    root: Path, *, environment: Mapping[str, str], test_command: str = "", has_network: bool = True
+) -> str:
+    """The folder, the system, git's branch, how tests run, and what commands reach; nothing that changes with time.
 
-    `environment` is that of the commands; `test_command` runs all tests, where that is known already.
+    `environment` is that of the commands; `test_command` runs all tests, where that is known already. `has_network`
+    False is for commands in a sandbox, each of which has a loopback device of its own.
     """
     python = find_python(root, environment)
     own = Path(python).is_relative_to(root)
@@ -29,6 +32,8 @@ def surroundings(root: Path, *, environment: Mapping[str, str], test_command: st
         test_command = runner.shown or (" ".join(words) if runner.kind != "unittest" else "python -m unittest")
     if test_command:
         lines.append(f"- Tests: {test_command}")
+    if not has_network:
+        lines.append("- Network: none, and none between commands; start a server and ask it in the same command")
     return "\n".join(["Surroundings:", *lines])
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from m3_tools.base import Tool, ToolContext
 from m3_tools.jobs import Jobs
+from m3_tools.sandbox import reaches_network
 from m3agent.confinement import open_confinement
 from m3agent.errors import M3Error
 from m3agent.events import Notice
@@ -87,6 +88,7 @@ async def open_workspace(
     from m3_tools.toolset import all_tools
 
     conversation = Conversation(outputs.sink, history)
+    confinement = open_confinement(settings, repo.resolve())
     for note in settings.notes:
         outputs.sink(Notice(text=note, level="warning"))
     if info.note:
@@ -97,9 +99,10 @@ async def open_workspace(
         prefix = await asyncio.to_thread(_prefix, settings, info, repo)
         if prefix.text:
             outputs.sink(Notice(text=_in_view(prefix)))
-        where = surroundings(repo.resolve(), environment=settings.command_environment)
+        where = surroundings(
+            repo.resolve(), environment=settings.command_environment, has_network=reaches_network(confinement.sandbox)
+        )
         conversation.add(system_prompt(info, command=command, surroundings=where, repository=prefix.text))
-    confinement = open_confinement(settings, repo.resolve())
     confinement.tell(outputs.sink)
     journal = UndoJournal(
         settings.state_dir,

@@ -44,6 +44,12 @@ def test_the_command_of_the_tests_is_found_or_given_and_names_no_path_of_the_mac
     assert str(repo.parent) not in "\n".join(lines(repo))
 
 
+def test_what_commands_cannot_reach_is_told(repo: Path) -> None:
+    """A server said that it listens, and nothing said that no other command could ask it."""
+    (line,) = set(surroundings(repo, environment={}, has_network=False).splitlines()) - {*lines(repo)}
+    assert line == "- Network: none, and none between commands; start a server and ask it in the same command"
+
+
 def test_a_large_model_is_told_and_the_embedded_one_is_not(repo: Path) -> None:
     where = surroundings(repo, environment={})
     large = ModelInfo(name="large", context_tokens=100_000)

@@ -17,7 +17,7 @@ from m3_tools.base import ToolContext, ToolResult, call_tool
 from m3_tools.job import JobTool
 from m3_tools.jobs import MAX_JOBS, Jobs
 from m3_tools.sandbox import Sandbox, detect, work_tree_policy
-from m3_tools.shell import ShellTool
+from m3_tools.shell import ALONE, ShellTool
 
 
 @pytest.fixture
@@ -220,3 +220,31 @@ def test_the_boundary_holds_as_long_as_the_job(patient: ToolContext, marker: str
 
     asyncio.run(run())
     assert not (patient.root / ".claude").exists()
+
+
+@pytest.mark.skipif(detect().backend is None, reason="no sandbox works here")
+def test_a_server_that_no_other_command_reaches_says_so(patient: ToolContext) -> None:
+    """It said that it listens, and nothing could connect."""
+    backend = detect().backend
+    assert backend is not None
+    policy = work_tree_policy(patient.root, readable=(Path(sys.prefix), Path(sys.base_prefix)))
+    (patient.root / "serve.py").write_text(SERVE)
+    told, reached = {}, {}
+
+    async def run(network: bool) -> None:
+        sandbox = Sandbox(backend, dataclasses.replace(policy, network=network))
+        inside = dataclasses.replace(patient, sandbox=sandbox, jobs=Jobs(patience_s=0.3))
+        assert inside.jobs is not None
+        told[network] = (await shell(inside, f"exec {sys.executable} serve.py 0", background=True)).text
+        port = (
+            (told[network] if "port" in told[network] else await read_until(inside, "port"))
+            .split("port ")[1]
+            .split()[0]
+        )
+        reached[network] = not (await shell(inside, f"exec 3<>/dev/tcp/127.0.0.1/{port}")).is_error
+        await inside.jobs.close()
+
+    asyncio.run(run(False))
+    asyncio.run(run(True))
+    assert reached == {False: False, True: True}
+    assert [ALONE in told[network] for network in (False, True)] == [True, False]

@@ -14,11 +14,12 @@ from m3_tools.jobs import Job
 from m3_tools.output import SPILL_VARIABLE, clean
 from m3_tools.paths import resolve_folder
 from m3_tools.process import ProcessResult, child_environment, result_text, run_process
-from m3_tools.sandbox import SandboxError, confined
+from m3_tools.sandbox import SandboxError, confined, reaches_network
 
 MAX_TIMEOUT_S = 3600
 SETTLE_S = 2.0
 """So long a command that is meant for the background is looked at: by then a server that cannot start has said why."""
+ALONE = "no other command reaches its ports: there is no network between commands; ask a server in the command it is in"
 HEAD_BYTES, TAIL_BYTES, LINE_CHARS = 5_000, 7_000, 2_000
 
 
@@ -77,6 +78,8 @@ class ShellTool(Tool[ShellArgs]):
             goes_on=result is None,
         )
         text = _told(result, args.deadline_s) if result else _in_background(job, args.deadline_s, output)
+        if result is None and args.background and not reaches_network(context.sandbox):
+            text += f"\n({ALONE})"
         if context.sandbox is not None and (hidden := _secret_files(args.command, context)):
             text += f"\n({', '.join(hidden)}: a file of secrets is empty for commands)"
         failed = result is not None and result.exit_code != 0

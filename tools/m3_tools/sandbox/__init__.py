@@ -24,7 +24,7 @@ from m3_tools.sandbox.policy import Limits, Policy, SandboxError, work_tree_poli
 
 __all__ = [
     "BACKENDS", "Backend", "Confined", "Detection", "Limits", "Policy", "Sandbox", "SandboxError", "Trial",
-    "confined", "detect", "try_backend", "work_tree_policy",
+    "confined", "detect", "reaches_network", "try_backend", "work_tree_policy",
 ]  # fmt: skip
 
 
@@ -54,6 +54,11 @@ class Sandbox:
         policy = self.policy.with_writable(*writable).with_secrets_hidden()
         with placeholders(policy):
             yield Confined(argv=self.backend.command(argv, policy), environment=policy.allowed_environment(environment))
+
+
+def reaches_network(sandbox: Sandbox | None) -> bool:
+    """Whether commands share the machine's network; else each of them has a loopback device of its own."""
+    return sandbox is None or sandbox.policy.network
 
 
 @contextlib.contextmanager
