@@ -1,4 +1,4 @@
-"""Runs of `m3 fix` that a strong model answered by hand: today's loop, fed with its replies, goes the same way."""
+"""Runs of `m3` that a strong model answered by hand: today's loop, fed with its replies, goes the same way."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from m3_tools.base import Tool, ToolArgs, ToolContext, ToolResult
+from m3_tools.screenshot.tool import ScreenshotTool
 from m3_tools.toolset import all_tools
 from m3agent.budget import Budget
-from m3agent.events import MessageAdded, RunEnded, ToolEnded
+from m3agent.events import MessageAdded, RunEnded, RunStarted, ToolEnded
 from m3agent.llm.protocol import Options
 from m3agent.llm.scripted import ScriptedModel
 from m3agent.loop import run_loop
@@ -37,12 +38,14 @@ def recorded_tools(results: list[ToolResult]) -> list[Tool[Any]]:
     async def run(self: Tool[Any], args: ToolArgs, context: ToolContext) -> ToolResult:
         return results.pop(0)
 
-    return [type("Recorded", (type(tool),), {"run": run})() for tool in all_tools()]
+    return [type("Recorded", (type(tool),), {"run": run})() for tool in all_tools(more=(ScreenshotTool(),))]
 
 
 def test_the_loop_goes_the_recorded_way(recording: Recording, tmp_path: Path) -> None:
     messages = [event.message for event in recording.events if isinstance(event, MessageAdded)]
     results = [ToolResult(text=e.text, is_error=e.is_error) for e in recording.events if isinstance(e, ToolEnded)]
+    started = recording.events[0]
+    assert isinstance(started, RunStarted)
     model = ScriptedModel([message for message in messages if message.role == "assistant"])
     conversation = Conversation(lambda event: None)
     tools = recorded_tools(results)
@@ -58,7 +61,7 @@ def test_the_loop_goes_the_recorded_way(recording: Recording, tmp_path: Path) ->
                 sink=lambda event: None,
                 options=Options(),
                 budget=Budget(),
-                mode="edit",
+                mode="auto" if started.command == "run" else "edit",  # as they were given
             )
         )
     assert list(map(plain, conversation.messages)) == list(map(plain, messages))
@@ -76,13 +79,16 @@ def test_the_view_tells_every_call_and_the_end(recording: Recording) -> None:
     ended = recording.events[-1]
     assert isinstance(ended, RunEnded)
     assert all(event.name in shown for event in recording.events if isinstance(event, ToolEnded))
-    assert ended.summary.splitlines()[0] in shown
+    assert " ".join(ended.summary.splitlines()[0].split()) in " ".join(shown.split())  # an answer is wrapped
 
 
 def test_fixed_was_said_with_a_proof_alone(recording: Recording) -> None:
     ended = recording.events[-1]
     assert isinstance(ended, RunEnded)
     report = ended.report
+    if "proven" not in report:
+        assert ended.outcome == "answered"  # a plain task claims nothing in the name of m3
+        return
     assert (ended.outcome == "fixed") == report["proven"]
     if report["proven"]:
         undone = report["tests"]["undone"]
