@@ -20,7 +20,7 @@ from m3agent.fix.issue import Issue
 from m3agent.fix.outcome import Ended, Outcome
 from m3agent.fix.page import PageWatch
 from m3agent.fix.prompt import issue_text, named_pictures
-from m3agent.fix.suite import FIRST_LIMIT_S, Suite
+from m3agent.fix.suite import Suite
 from m3agent.fix.verify import Evidence, verify
 from m3agent.fix.worktree import WorkTree
 from m3agent.images import parts_for
@@ -36,6 +36,10 @@ MAX_LISTED = 20
 """Test ids that the prompt names; more are counted."""
 MAX_ANSWER_CHARS = 4000
 """Of what a model says that changed nothing: it is all that the person gets."""
+NO_TESTS = (
+    "No tests were found: nothing proves a change, and it will be kept as a patch. If you can write a test that the "
+    "`test` tool then finds, it can prove the repair, provided that it fails without it on the reported symptom."
+)
 NOTHING_FAILS = (
     "No failing test shows the problem. Write one, in the repository's own test files, that fails on the reported "
     "symptom and not on an import; see it fail, then repair the cause. Only a test that fails without your repair and "
@@ -54,7 +58,7 @@ async def run_agent(
     issue: Issue,
     worktree: WorkTree,
     suite: Suite,
-    baseline: Baseline | None,
+    baseline: Baseline,
     budget: Budget,
     sink: EventSink,
     options: Options,
@@ -64,7 +68,7 @@ async def run_agent(
     pictures: Sequence[Picture] = (),
     watch: PageWatch | None = None,
 ) -> tuple[Evidence | None, Ended | None]:
-    """Let the model repair the issue; the change lies in the work tree. Without a baseline there is no evidence.
+    """Let the model repair the issue; the change lies in the work tree. Without any test there is no evidence.
 
     `pictures` belong to the issue; the page that is watched comes after them, as it looked before.
 
@@ -72,7 +76,7 @@ async def run_agent(
     Errors: Ended when nothing was changed; ModelError of the model.
     """
     eyes = (watch.eyes() if watch else ScreenshotTool(),) if model.info.reads_images else ()
-    tools = all_tools(run_tests=suite.tool(baseline.limit_s if baseline else FIRST_LIMIT_S), more=eyes)
+    tools = all_tools(run_tests=suite.tool(baseline.limit_s), more=eyes)
     jobs = Jobs()
     context = ToolContext(
         root=worktree.root,
@@ -104,11 +108,11 @@ async def run_agent(
         if result.outcome != "answered" and not changed:
             raise _ended(result)
         if not changed:
-            outcome: Outcome = "not_fixed" if baseline is None or baseline.targets else "not_reproduced"
+            outcome: Outcome = "not_fixed" if baseline.is_empty or baseline.targets else "not_reproduced"
             raise Ended(outcome, f"the model changed nothing. It says:\n{_bounded(result.text)}")
-        if baseline is None:
-            return None, None
         evidence = await verify(worktree, suite, baseline)
+        if baseline.is_empty and evidence.delivered is None:
+            return None, None
         if evidence.proven or result.outcome != "answered" or number == MAX_ROUNDS:
             early = None if evidence.proven or result.outcome == "answered" else _ended(result)
             return evidence, early
@@ -120,10 +124,10 @@ async def run_agent(
     raise AssertionError("unreachable")
 
 
-def _tests_before(baseline: Baseline | None) -> str:
+def _tests_before(baseline: Baseline) -> str:
     """What the tests showed, and which of the failures the repair must end."""
-    if baseline is None:
-        return "No tests were found, so nothing can prove a change. It will be kept as a patch."
+    if baseline.is_empty:
+        return NO_TESTS
     parts = ["The tests before any change:", report_text(baseline.report)]
     if baseline.targets:
         unless = "" if baseline.pointed else UNLESS_UNRELATED

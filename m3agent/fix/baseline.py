@@ -43,8 +43,17 @@ class Baseline:
     limit_s: float
     short_limit_s: float
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no test at all; then a test of the change is the only one that can prove it."""
+        return self.report.no_tests
+
     def not_reproduced(self) -> Ended:
         """How a run ends that needs a failing test where there is none."""
+        if self.is_empty:
+            tried = f" ({self.report.command})" if self.report.command else ""
+            told = "nothing could verify a repair; --test CMD gives the command that runs them"
+            return Ended("unverified", f"no tests were found{tried}: {told}")
         if self.flaky:
             names = ", ".join(self.flaky[:3])
             why = f"the failures do not come back when the tests run again (flaky): {names}"
@@ -56,10 +65,20 @@ class Baseline:
 async def take_baseline(suite: Suite, issue: Issue) -> Baseline:
     """Run the tests of the untouched code.
 
-    Errors: Ended when the tests cannot start, hang or are missing.
+    Errors: Ended when the tests cannot start or hang.
     """
     whole = await suite.run("baseline")
-    _require_tests(whole)
+    _require_start(whole)
+    if whole.no_tests:
+        return Baseline(
+            report=whole,
+            targets=(),
+            others=(),
+            flaky=(),
+            pointed=False,
+            limit_s=suite.first_limit_s,
+            short_limit_s=suite.first_limit_s,
+        )
     _require_packages(whole, suite)
     groups, flaky = await _groups(suite, whole)
     chosen, pointed = choose(groups, issue)
@@ -171,18 +190,12 @@ def file_of(test_id: str) -> str:
     return file if separator or file.endswith(".py") else ".".join(test_id.split(".")[:-2])
 
 
-def _require_tests(whole: TestReport) -> None:
+def _require_start(whole: TestReport) -> None:
     if not whole.could_start:
         raise Ended("broken_environment", f"the tests cannot start: {whole.reason} (command: {whole.command})")
     if whole.timed_out:
         raise Ended(
             "broken_environment", f"the tests did not end within {whole.duration_s:.0f} s (command: {whole.command})"
-        )
-    if whole.no_tests:
-        tried = f" ({whole.command})" if whole.command else ""
-        raise Ended(
-            "unverified",
-            f"no tests were found{tried}: nothing could verify a repair; --test CMD gives the command that runs them",
         )
 
 

@@ -239,19 +239,14 @@ class Fix:
     async def _take_baseline(self, suite: Suite, worktree: WorkTree) -> Ended | None:
         """Take the baseline. Returns why only a free agent may go on: no tests, or none that fails."""
         start = self._phase("baseline", "the tests before any change")
-        lacking: Ended | None = None
         try:
             self.baseline = await take_baseline(suite, self.issue)
         except Ended as end:
-            if end.outcome != "unverified":
-                self._phase_ended("baseline", end.summary, start)
-                raise
-            lacking = end
-        else:
-            worktree.settle()
-            if not self.baseline.targets:
-                lacking = self.baseline.not_reproduced()
-        if lacking is not None:
+            self._phase_ended("baseline", end.summary, start)
+            raise
+        worktree.settle()
+        if not self.baseline.targets:
+            lacking = self.baseline.not_reproduced()
             self._phase_ended("baseline", lacking.summary, start)
             will_search = self.request.strategy == "search" or (
                 self.request.strategy == "auto" and self.settings.model == "nano"
@@ -259,7 +254,6 @@ class Fix:
             if will_search:  # known without loading the model
                 raise lacking
             return lacking
-        assert self.baseline is not None
         counts = self.baseline.report.counts
         failing = f"{counts.failed + counts.errors} failing, {len(self.baseline.targets)} of them belong to the issue"
         self._phase_ended("baseline", f"{counts.passed} passed, {failing}", start)
@@ -278,6 +272,7 @@ class Fix:
             raise lacking
 
     async def _repair(self, model: LanguageModel, worktree: WorkTree, suite: Suite) -> None:
+        assert self.baseline is not None, "it comes first"
         if self.strategy == "agent":
             options = Options(
                 max_tokens=self.settings.max_tokens, temperature=self.settings.temperature, seed=self.request.seed
@@ -297,7 +292,6 @@ class Fix:
                 watch=self.watch,
             )
             return
-        assert self.baseline is not None, "search is chosen only with a baseline"
         search = Search(
             model,
             worktree,

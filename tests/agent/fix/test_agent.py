@@ -115,6 +115,37 @@ def test_a_repair_with_a_new_test_that_passes_is_accepted(shop: Path, fix: Run) 
     assert delivered["passed"] == before["passed"] + before["failed"] + 1
 
 
+WITHOUT_TESTS = "def needs_reorder(level, limit):\n    return level < limit\n"
+PROVING = (
+    "import unittest\n\nfrom shop.stock import needs_reorder\n\n\nclass LimitTest(unittest.TestCase):\n"
+    "    def test_limit(self):\n        self.assertTrue(needs_reorder({level}, 5))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("level", "code", "words"),
+    [
+        (5, Exit.OK, "tests of the change that fail without it and pass with it: 1"),
+        pytest.param(4, Exit.NOT_FIXED, "no test fails without the change and passes with it", marks=pytest.mark.slow),
+        (None, Exit.UNVERIFIED, "no tests exist that could verify it"),
+    ],
+    ids=["a test that shows it", "a test that shows nothing", "none"],
+)
+def test_where_there_is_no_test_at_all_one_of_the_change_can_prove_it(
+    shop: Path, fix: Run, commit: Any, level: int | None, code: Exit, words: str
+) -> None:
+    """A test was written, and did not count: nothing had run before it."""
+    shutil.rmtree(shop / "tests")
+    (shop / "shop/stock.py").write_text(WITHOUT_TESTS)
+    commit(shop)
+    new = [] if level is None else [call("write", path="test_stock.py", content=PROVING.format(level=level))]
+    model = ScriptedModel([READ, RIGHT, *new, *[assistant("Done.")] * 3])
+    result = asyncio.run(fix(shop, model, strategy="agent"))
+    assert result.code == code, result.summary
+    assert words in result.summary
+    assert "No tests were found: nothing proves a change" in model.asked[0].messages[1].text
+
+
 def test_a_new_test_that_passes_by_chance_is_refused(shop: Path, fix: Run) -> None:
     """The repair held and had been shown; a test of the change that failed in the next run was handed over with it."""
     content = (
