@@ -135,7 +135,7 @@ def _tests_before(baseline: Baseline) -> str:
     else:
         parts.append(NOTHING_FAILS)
     if baseline.others:
-        parts.append("These fail for other reasons. They are not part of the issue:\n" + _listed(baseline.others))
+        parts.append("The issue does not point to these failures; they need not pass:\n" + _listed(baseline.others))
     if baseline.flaky:
         parts.append("These pass or fail by chance and prove nothing:\n" + _listed(baseline.flaky))
     return "\n\n".join(parts)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from m3_tools.report import GOOD
 from m3agent.budget import Budget
 from m3agent.fix.baseline import Baseline
 from m3agent.fix.issue import Issue
@@ -105,10 +106,9 @@ def _not_verified(
     if evidence is None:
         return ["no test has judged the change"]
     lines = [] if evidence.proven else [f"the change is not proven: {evidence.reason}"]
-    if baseline and baseline.others:
-        lines.append(
-            f"tests that failed before and were not looked at, {len(baseline.others)}: {_some(baseline.others)}"
-        )
+    left = [i for i in (baseline.others if baseline else ()) if evidence.after.outcomes.get(i) not in GOOD]
+    if left:
+        lines.append(f"tests that failed before, still fail and were not looked at, {len(left)}: {_some(left)}")
     if baseline and baseline.flaky:
         lines.append(f"flaky tests, which prove nothing: {_some(baseline.flaky)}")
     if skipped := evidence.after.counts.skipped:

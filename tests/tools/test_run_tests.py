@@ -561,6 +561,63 @@ def test_no_tests_at_all_is_said_without_a_command(tmp_path: Path) -> None:
     )
 
 
+CARGO = """\
+test snake::tests::test1 ... FAILED
+test snake::tests::test16 ... FAILED
+
+failures:
+
+---- snake::tests::test1 stdout ----
+
+thread 'snake::tests::test1' panicked at src/snake.rs:72:5:
+assertion `left == right` failed
+  left: "camelcase"
+ right: "camel_case"
+note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+
+---- snake::tests::test16 stdout ----
+
+thread 'snake::tests::test16' panicked at src/snake.rs:91:5:
+no digit
+
+failures:
+    snake::tests::test1
+    snake::tests::test16
+
+test result: FAILED. 0 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.09s
+"""
+GO = """\
+=== RUN   TestA
+    a_test.go:7: left 1, right 2
+--- FAIL: TestA (0.00s)
+=== RUN   TestB
+--- PASS: TestB (0.00s)
+FAIL
+exit status 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        (
+            CARGO,
+            [
+                "thread 'snake::tests::test1' panicked at src/snake.rs:72:5:\nassertion `left == right` failed\n"
+                '  left: "camelcase"\n right: "camel_case"',
+                "thread 'snake::tests::test16' panicked at src/snake.rs:91:5:\nno digit",
+            ],
+        ),
+        (GO, ["    a_test.go:7: left 1, right 2"]),
+    ],
+    ids=["cargo", "go"],
+)
+def test_a_failure_is_told_with_what_its_test_printed(tmp_path: Path, text: str, messages: list[str]) -> None:
+    """The last place that named the test was a list of names, or the verdict; what it said stood above."""
+    write(tmp_path, {"out.txt": text})
+    assert [f.message for f in run(tmp_path, command="cat out.txt; exit 101").failures] == messages
+
+
 def test_else_the_exit_code_decides(tmp_path: Path) -> None:
     assert run(tmp_path, command="echo fine; true").passed
     failed = run(tmp_path, command="echo wrong; false")

@@ -6,44 +6,18 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from m3_tools.base import ToolError
 from m3_tools.files import read_bytes
 from m3_tools.paths import resolve_inside
-from m3_tools.report import Outcome, TestFailure, is_test_file
+from m3_tools.report import RANK, Outcome, TestFailure, is_test_file
 from m3_tools.symbols import Definition, definitions, enclosing
 
-_RANK: dict[Outcome, int] = {"skipped": 0, "xfailed": 1, "passed": 2, "xpassed": 3, "error": 4, "failed": 5}
 _COLLECT_FRAME = re.compile(r"^(?P<path>[^\s:][^:\n]*\.py):(?P<line>\d+): in (?P<function>.+)$", re.MULTILINE)
 _UNITTEST_FRAME = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
-_CTEST_LINE = r"^\s*\d+/\d+ Test\s+#\d+: "
-_CTEST_END = re.compile(rf"{_CTEST_LINE}|^\s+Start\s+\d+: |^\d+% tests passed")
-_COMPILER_ERROR = re.compile(r"\berror(?: [A-Z]+\d+|\[E\d+\])?: ")
-_PLAIN = (
-    re.compile(
-        rf"{_CTEST_LINE}(?P<id>.+?) \.*\s*"
-        r"(?:(?P<skip>\*{3}(?:Skipped|Not Run \(Disabled\)))|"
-        r"(?P<outcome>Passed|\*{3}(?:Failed|Exception|Timeout|Not Run)))",
-        re.MULTILINE,
-    ),  # ctest; first, since the output of its tests may be any of the others
-    re.compile(r"^test (?P<id>\S+) \.\.\. (?P<outcome>ok|FAILED|ignored)", re.MULTILINE),  # cargo
-    re.compile(r"^\s*--- (?P<outcome>PASS|FAIL|SKIP): (?P<id>\S+)", re.MULTILINE),  # go
-    re.compile(
-        r"^\s*(?P<outcome>ok|not ok) \d+ - (?P<id>.+?)(?P<skip> # (?:SKIP|TODO).*)?$", re.MULTILINE
-    ),  # TAP, node --test
-    re.compile(
-        r"^\s*(?P<outcome>[✓✔√✕✖×]) (?P<id>.+?)(?: \(\d+(?:\.\d+)? ?m?s\))?$", re.MULTILINE
-    ),  # jest, mocha, node spec
-)
-_PLAIN_OUTCOMES: dict[str, Outcome] = {
-    **dict.fromkeys(("ok", "PASS", "✓", "✔", "√", "Passed"), "passed"),
-    **dict.fromkeys(("FAILED", "FAIL", "not ok", "✕", "✖", "×"), "failed"),
-    **dict.fromkeys(("***Failed", "***Exception", "***Timeout", "***Not Run"), "failed"),
-    **dict.fromkeys(("ignored", "SKIP"), "skipped"),
-}
 
 
 @dataclasses.dataclass
@@ -100,29 +74,6 @@ def read_record(
     return record
 
 
-def tap_diagnosis(lines: Sequence[str]) -> list[str]:
-    """What a TAP runner says below `not ok`, the first of the lines: the error and where it was; else nothing.
-
-    Its block begins with `---`, ends with `...`, and has `key: value` or `key: |-` with indented lines below.
-    """
-    if len(lines) < 2 or not lines[0].lstrip().startswith("not ok") or lines[1].strip() != "---":
-        return []
-    indent = len(lines[1]) - len(lines[1].lstrip())
-    fields: dict[str, list[str]] = {}
-    key = ""
-    for line in lines[2:]:
-        if line.strip() == "...":
-            break
-        name, colon, value = line.strip().partition(":")
-        if colon and len(line) - len(line.lstrip()) == indent:
-            key = name
-            fields[key] = [] if value.strip() in ("|-", "|", ">") else [value.strip().strip("'\"")]
-        elif key and line.strip():
-            fields[key].append(line.strip())
-    where = fields.get("stack") or fields.get("location") or []
-    return [*fields.get("error", []), *[f"at {place}" for place in where[:1]]]
-
-
 def _events(path: Path) -> Iterable[dict[str, Any]]:
     try:
         lines = path.read_bytes().split(b"\n")
@@ -150,7 +101,7 @@ def _add_phase(record: Record, event: dict[str, Any], names: FunctionNames) -> N
     else:
         return
     known = record.outcomes.get(test_id)
-    if known is None or _RANK[outcome] > _RANK[known]:
+    if known is None or RANK[outcome] > RANK[known]:
         record.outcomes[test_id] = outcome
     if result == "failed" and test_id not in record.failures:
         detail = event["failure"] or {"type": "Failure", "message": event["text"].strip(), "frames": []}
@@ -259,34 +210,3 @@ class FunctionNames:
 
     def frames(self, frames: Iterable[tuple[str, int, str]]) -> tuple[tuple[str, int, str], ...]:
         return tuple((path, line, self.name(path, line) or function) for path, line, function in frames)
-
-
-def read_plain_output(text: str) -> dict[str, Outcome]:
-    """Outcomes by test name from the output of ctest, cargo, go, TAP or a check-mark reporter; empty if it is none
-    of these.
-    """
-    for pattern in _PLAIN:
-        outcomes: dict[str, Outcome] = {}
-        for match in pattern.finditer(text):
-            outcome = "skipped" if match.groupdict().get("skip") else _PLAIN_OUTCOMES[match["outcome"]]
-            if _RANK[outcome] >= _RANK[outcomes.get(match["id"], "skipped")]:
-                outcomes[match["id"]] = outcome
-        if outcomes:
-            return outcomes
-    return {}
-
-
-def ctest_output(lines: list[str], test_id: str) -> list[str]:
-    """What a failed test of ctest printed: its lines that speak of a failure, else all; empty if ctest did not run."""
-    start = re.compile(rf"{_CTEST_LINE}{re.escape(test_id)} ")
-    first = next((i + 1 for i, line in enumerate(lines) if start.match(line)), None)
-    if first is None:
-        return []
-    end = next((i for i, line in enumerate(lines) if i >= first and _CTEST_END.match(line)), len(lines))
-    printed = [line for line in lines[first:end] if line.strip()]
-    return [line for line in printed if re.search(r"fail|error|assert", line, re.IGNORECASE)] or printed
-
-
-def compiler_errors(lines: list[str]) -> list[str]:
-    """The first errors that a compiler printed: what was built last says only that something failed."""
-    return [line for line in lines if _COMPILER_ERROR.search(line)][:3]

@@ -11,6 +11,8 @@ from typing import Literal
 from m3_tools.text import shown
 
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
+RANK: dict[Outcome, int] = {"skipped": 0, "xfailed": 1, "passed": 2, "xpassed": 3, "error": 4, "failed": 5}
+"""Of two outcomes of one test the higher counts."""
 MAX_FAILURES, MAX_ERROR_LINES, MAX_LINE_CHARS, MAX_FRAMES, MAX_FUNCTIONS, MAX_FILES = 3, 6, 300, 8, 12, 8
 MAX_IDS = 20
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

@@ -19,9 +19,10 @@ from pydantic import Field
 
 from m3_tools.base import TestsBlock, Tool, ToolArgs, ToolContext, ToolError, ToolResult
 from m3_tools.known_tests import describe_unknown, selects, unknown_ids
+from m3_tools.plain_output import failure_message, read_plain_output
 from m3_tools.process import ProcessResult, child_environment, run_process
 from m3_tools.projects import source_folders
-from m3_tools.record import compiler_errors, ctest_output, read_plain_output, read_record, tap_diagnosis
+from m3_tools.record import read_record
 from m3_tools.report import (
     TestComparison,
     TestCounts,
@@ -273,10 +274,13 @@ def _generic_report(command: str, result: ProcessResult, root: Path) -> TestRepo
         outcomes[command] = "failed"
     elif could_start and not outcomes:
         outcomes[command] = "failed" if result.timed_out else "passed"
+    lines = result.text.replace(f"{root}/", "").splitlines()
+
+    def said(test_id: str) -> str:
+        return failure_message(lines, test_id) or f"exit code {result.exit_code}"
+
     failures = tuple(
-        TestFailure(test_id=i, error_type="Failure", message=_message(i, result).replace(f"{root}/", ""))
-        for i, o in outcomes.items()
-        if o == "failed"
+        TestFailure(test_id=i, error_type="Failure", message=said(i)) for i, o in outcomes.items() if o == "failed"
     )
     return TestReport(
         command=command,
@@ -290,19 +294,6 @@ def _generic_report(command: str, result: ProcessResult, root: Path) -> TestRepo
         output=result.text,
         output_path=result.output_path,
     )
-
-
-def _message(test_id: str, result: ProcessResult) -> str:
-    """The lines of the output that speak of the test, else its last lines."""
-    lines = result.text.splitlines()
-    if shown := ctest_output(lines, test_id):
-        return "\n".join(shown)
-    about = [i for i, line in enumerate(lines) if test_id in line]
-    for number in about:
-        if diagnosis := tap_diagnosis(lines[number:]):
-            return "\n".join(diagnosis)
-    last = lines[about[-1] : about[-1] + 6] if about else [*compiler_errors(lines), *lines[-6:]][:6]
-    return "\n".join(last) or f"exit code {result.exit_code}"
 
 
 def _start_failure(result: ProcessResult) -> str:
