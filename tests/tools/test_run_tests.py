@@ -579,6 +579,8 @@ note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
 
 thread 'snake::tests::test16' panicked at src/snake.rs:91:5:
 no digit
+stack backtrace:
+   0: __rustc::rust_begin_unwind
 
 failures:
     snake::tests::test1

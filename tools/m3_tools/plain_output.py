@@ -105,7 +105,7 @@ def _compiler_errors(lines: Sequence[str]) -> list[str]:
 def _cargo_output(lines: Sequence[str], test_id: str) -> list[str]:
     """What a failed test of cargo printed: its block comes after all tests, and the names of all come after that."""
     start = rf"---- {re.escape(test_id)} stdout ----$"
-    return _between(lines, start, r"---- \S+ stdout ----$|failures:$|note: run with ")
+    return _between(lines, start, r"---- \S+ stdout ----$|failures:$|note: run with |stack backtrace:")
 
 
 def _go_output(lines: Sequence[str], test_id: str) -> list[str]:
