@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import logging
 import os
 import queue
@@ -18,8 +17,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from m3_runtime.page_file import HEAD_BYTES, SUFFIX, BadPage, first_name, read_page_file, write_page_file
-from m3_runtime.page_folder import shrink
+from m3_runtime.page_file import HEAD_BYTES, BadPage, first_name, read_page_file, write_page_file
+from m3_runtime.page_folder import SUFFIX, shrink
 
 _log = logging.getLogger(__name__)
 _QUEUE_BYTES = 64 * 2**20
@@ -60,22 +59,26 @@ class DiskCache:
 
         Calling the result waits, and tells how many pages are there before the first that is missing or damaged.
         """
-        pages = list(zip(itertools.takewhile(self.has, names), targets, strict=False))
-        if not pages:
+        if not names or not self.has(names[0]):
             return lambda: 0
         if self._readers is None:
             self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="m3-page-reader")
+        absent = [len(names)]
 
-        def read_share(first: int) -> list[bool]:
-            return [self._read(name, target) for name, target in pages[first::_READERS]]
+        def read_share(first: int) -> None:
+            for i in range(first, len(names), _READERS):
+                if i > absent[-1]:  # of no use any more
+                    return
+                if not self._read(names[i], targets[i]):
+                    absent.append(i)
+                    return
 
-        shares = [self._readers.submit(read_share, i) for i in range(min(_READERS, len(pages)))]
+        shares = [self._readers.submit(read_share, i) for i in range(min(_READERS, len(names)))]
 
         def wait() -> int:
-            good = [False] * len(pages)
-            for i, share in enumerate(shares):  # all of them: the targets are in use until then
-                good[i::_READERS] = share.result()
-            return (*good, False).index(False)
+            for share in shares:  # all of them: the targets are in use until then
+                share.result()
+            return min(absent)
 
         return wait
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from m3_runtime.page_file import SUFFIX, UNFINISHED
-
+SUFFIX = ".page"
+UNFINISHED = ".tmp"
 _ABANDONED_S = 3600.0
 """An unfinished file this old belongs to a process that was killed."""
 
