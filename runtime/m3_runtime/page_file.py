@@ -12,24 +12,22 @@ import hashlib
 import os
 import struct
 import tempfile
-import zlib
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-import numpy as np
+import xxhash
 
 from m3_runtime.page_folder import SUFFIX, UNFINISHED
 from m3_runtime.visuals import TokenKey
 
 FORMAT = 2
 """Raised whenever a file is laid out differently; it is part of every name."""
-_HEAD = struct.Struct("<8sI32sQ4xI")
-"""Mark, format, name, bytes of the content, checksum of the content."""
+_HEAD = struct.Struct("<8sI32sQ4xQ")
+"""Mark, format, name, bytes of the content, XXH3 of the content, which is as fast as reading memory."""
 _MARK = b"m3 page\n"
 HEAD_BYTES = _HEAD.size
-_ROW_WORDS = 512
 
 
 class BadPage(Exception):
@@ -59,7 +57,7 @@ def write_page_file(folder: Path, name: bytes, content: bytearray, *, used_ns: i
     handle, unfinished = tempfile.mkstemp(dir=folder, suffix=UNFINISHED)
     try:
         with open(handle, "wb", buffering=0) as file:
-            head = _HEAD.pack(_MARK, FORMAT, name, len(content), checksum(content))
+            head = _HEAD.pack(_MARK, FORMAT, name, len(content), xxhash.xxh3_64_intdigest(content))
             for part in (memoryview(head), memoryview(content)):
                 while part:
                     part = part[file.write(part) :]
@@ -98,17 +96,6 @@ def read_page_file(folder: Path, name: bytes, target: memoryview) -> bool:
             done += count
     finally:
         os.close(file)
-    if checksum(target) != expected:
+    if xxhash.xxh3_64_intdigest(target) != expected:
         raise BadPage("its checksum is wrong")
     return True
-
-
-def checksum(content: bytearray | memoryview) -> int:
-    """CRC-32 of sums: of each 4 KiB of the content, of each of their 512 words over all of them, and of what is left.
-
-    The sums are taken modulo 2^64. A change shows in them unless it cancels out within rows and columns at once, which
-    takes four words at least. A CRC of everything would take five times as long.
-    """
-    num_rows = len(content) // (8 * _ROW_WORDS)
-    words = np.frombuffer(content, dtype=np.uint64, count=num_rows * _ROW_WORDS).reshape(num_rows, _ROW_WORDS)
-    return zlib.crc32(content[words.nbytes :], zlib.crc32(words.sum(axis=0), zlib.crc32(words.sum(axis=1))))

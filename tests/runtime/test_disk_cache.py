@@ -20,7 +20,7 @@ import pytest
 
 from m3_runtime import disk_cache
 from m3_runtime.disk_cache import DiskCache
-from m3_runtime.page_file import FORMAT, HEAD_BYTES, checksum, next_name, write_page_file
+from m3_runtime.page_file import FORMAT, HEAD_BYTES, next_name, write_page_file
 from m3_runtime.page_folder import clear, stored_models
 
 PAGE = 4096
@@ -99,33 +99,6 @@ def test_a_flipped_bit_anywhere_is_noticed_once_and_the_page_can_be_saved_anew(
     assert "computed again" in caplog.text
     _save(disk, names[1:2])
     assert _read(disk, names) == 3
-
-
-def test_the_checksum_tells_what_disks_and_kills_do_to_a_page() -> None:
-    """Bits that flip, blocks that are zero, stand elsewhere or twice, at any place and for any size of a page."""
-    numbers = random.Random(4)
-    for size in (1, 7, 4096, 3 * 4096, 5 * 4096 + 1000, 70_001):
-        whole = bytearray(numbers.randbytes(size))
-        expected = checksum(whole)
-        assert checksum(memoryview(whole)) == expected
-        for _ in range(100):
-            damaged = bytearray(whole)
-            first, second = numbers.randrange(size), numbers.randrange(size)
-            length = numbers.choice([1, 2, 8, 512, 4096, size])
-            match numbers.randrange(4):
-                case 0:
-                    for place in {first, second}:
-                        damaged[place] ^= 1 << numbers.randrange(8)
-                case 1:
-                    damaged[first : first + length] = bytes(len(damaged[first : first + length]))
-                case 2:
-                    moved = damaged[first : first + length]
-                    damaged[second : second + len(moved)] = moved[: size - second]
-                case _:
-                    a, b = damaged[first : first + 8], damaged[second : second + 8]
-                    damaged[first : first + len(b)], damaged[second : second + len(a)] = b, a
-                    damaged = damaged[:size]
-            assert (checksum(damaged) == expected) == (damaged == whole)
 
 
 def test_a_batch_ends_where_its_first_bad_page_is_whichever_reader_meets_it(
