@@ -67,7 +67,7 @@ def measure(
         raise SystemExit("no CUDA device; --tiny tries the program on a CPU")
     device, dtype = torch.device("cpu" if tiny else "cuda"), torch.float32 if tiny else torch.bfloat16
     shape = TINY if tiny else Shape()
-    tokens = [64, 100] if tiny else [int(length.rstrip("k")) * 1024 for length in lengths.split(",")]
+    tokens = [100] if tiny else [int(length.rstrip("k")) * 1024 for length in lengths.split(",")]
     ceilings = Ceilings(
         baselines.matmul_tflops(device, dtype, 64 if tiny else 8192),
         baselines.copy_tbs(device, 1 << (20 if tiny else 30)),
@@ -79,7 +79,7 @@ def measure(
         "small": [lambda: other_rows.small_rows(shape, ceilings, device, dtype)],
     }
     if (kernels := peer.load()) is not None:
-        peer_shape, lengths_of_peer = (TINY_PEER, [256, 300]) if tiny else (shape, tokens)
+        peer_shape, lengths_of_peer = (TINY_PEER, [300]) if tiny else (shape, tokens)
         makers["peer"] = [
             lambda n=n: peer_rows.peer_prefill_rows(kernels, peer_shape, n, device, dtype)  # type: ignore[misc]
             for n in lengths_of_peer

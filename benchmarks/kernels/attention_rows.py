@@ -164,7 +164,7 @@ def _decode(layer: Layer, shape: Shape, scale: float) -> Tensor:
 
 def decode_layers(shape: Shape, length: int, capacity: int, device: torch.device, dtype: torch.dtype) -> list[Layer]:
     """Layers with caches of their own, more than the L2 holds, and one batch, planned for `capacity` tokens."""
-    count = max(4, min(24, int(4 * L2_BYTES / _decode_bytes(shape, length))))
+    count = max(4, min(24, int(4 * L2_BYTES / _decode_bytes(shape, length)))) if device.type == "cuda" else 2
     layers = [Layer.make(shape, length, 1, device=device, dtype=dtype, seed=i) for i in range(count)]
     batch = _for_capacity(layers[0], capacity, shape.S).batch
     return [dataclasses.replace(layer, batch=batch) for layer in layers]

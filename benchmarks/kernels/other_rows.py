@@ -48,7 +48,7 @@ def expert_rows(shape: Shape, ceilings: Ceilings, device: torch.device, dtype: t
         ),
     }
     rows = []
-    for tokens in (1, 16, min(512, shape.chunk), shape.chunk):
+    for tokens in sorted({1, 16, min(512, shape.chunk), shape.chunk}):
         x = normal(tokens, C)
         ids = torch.rand(tokens, E, device=device, generator=generator).topk(K).indices
         weights = torch.rand(tokens, K, device=device, generator=generator)
@@ -86,8 +86,10 @@ def _experts_time(
     """Of one layer. Decoding runs in a CUDA graph, and each layer finds other experts, out of the cache."""
     if len(x) > 16:
         return cold(partial(moe_experts, x, *matrices, ids, weights, **ACTIVATION, **options))
-    E = len(matrices[0])
-    layers = [torch.rand(len(x), E, device=x.device, generator=generator).topk(ids.shape[1]).indices for _ in range(12)]
+    E, count = len(matrices[0]), 12 if x.is_cuda else 1
+    layers = [
+        torch.rand(len(x), E, device=x.device, generator=generator).topk(ids.shape[1]).indices for _ in range(count)
+    ]
     return in_graph([partial(moe_experts, x, *matrices, i, weights, **ACTIVATION, **options) for i in layers])
 
 
