@@ -103,9 +103,9 @@ class Engine:
 
     def step(self) -> list[Output]:
         """One forward pass. Returns progress of prompts and new tokens, except those that `stream` collects."""
-        planned = self._scheduler.plan()
         if self.prefix_cache is not None:
-            self.prefix_cache.save()
+            self.prefix_cache.save()  # what an earlier step asked for: the first token does not wait for it
+        planned = self._scheduler.plan()
         if not planned:
             return []
         logits_RV = self.runner.forward([self._chunk(p) for p in planned])

@@ -50,6 +50,8 @@ class PrefixCache:
         """All nodes, least recently used first. A node is never older here than its children, so leaves come first."""
         self._unsaved: deque[tuple[_Node, int]] = deque()
         """Pages that wait to be saved, and when they were used."""
+        self._used_ns: dict[bytes, int] = {}
+        """When pages on disk were used, as far as the disk cache has not been told."""
         pool.reclaim = self.evict
 
     @property
@@ -63,7 +65,7 @@ class PrefixCache:
         self.pool.share([node.page for node in path])  # first of all: what is held is not evicted
         if self.disk is not None and self._reader is not None:
             path += self._restore(path[-1] if path else self._root, tokens[len(path) * PAGE_TOKENS :], self._reader)
-            self._will_save(path, self.disk)
+            self._will_save(path)
         self._mark_used(path)
         return [node.page for node in path]
 
@@ -77,6 +79,9 @@ class PrefixCache:
 
     def save(self, deadline_s: float = 0.0) -> None:
         """Hand waiting pages to the disk cache, as many as it takes at once, or until `deadline_s` (time.monotonic)."""
+        if self.disk is not None and self._used_ns:
+            self.disk.used(self._used_ns)
+            self._used_ns = {}
         while self.disk is not None and self._unsaved and (self.disk.has_room or time.monotonic() < deadline_s):
             node, used_ns = self._unsaved.popleft()
             if node in self._by_use and not self.disk.has(node.name):  # neither evicted nor saved by another process
@@ -136,14 +141,14 @@ class PrefixCache:
                 break  # the rest is computed, when there is room for it
         return path
 
-    def _will_save(self, path: Sequence[_Node], disk: DiskCache) -> None:
+    def _will_save(self, path: Sequence[_Node]) -> None:
         # A page counts as used before those that lead to it, so that it is also removed before them.
         now_ns = time.time_ns()
         times_ns = {node.name: now_ns - 1000 * depth for depth, node in enumerate(path)}
         self._unsaved += [(node, times_ns[node.name]) for node in path if not node.on_disk]
         for node in path:
             node.on_disk = True
-        disk.used(times_ns)
+        self._used_ns |= times_ns
 
     def _mark_used(self, path: Sequence[_Node]) -> None:
         for node in reversed(path):
