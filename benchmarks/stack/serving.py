@@ -18,8 +18,10 @@ from m3_model.decoder import Decoder
 from m3_runtime.config import PAGE_TOKENS, SCRATCH_PAGES, EngineConfig, pages_for
 from m3_runtime.disk_cache import DiskCache
 from m3_runtime.engine import Engine
+from m3_runtime.page_file import next_name
 from m3_runtime.pages import PageTable
 from m3_runtime.request import Request, SamplingParams, TokenOutput
+from m3_runtime.restoring import PageReader
 from m3_runtime.sequence import Sequence as Running
 
 
@@ -116,7 +118,8 @@ def restore_rows(decoder: Decoder, cache: KVCache, length: int, chunk: int) -> I
     """Seconds until the first token of a prompt that is computed, and of the same one restored from disk.
 
     It ends 10 tokens behind its last whole page. The pages come from memory of the system, and once more from the disk
-    itself where the system can be told to forget them.
+    itself where the system can be told to forget them. `never_left_s` is what the same prompt takes when its pages are
+    in the cache already.
     """
     numbers = random.Random(1)
     prompt = [numbers.randrange(decoder.config.vocab_size) for _ in range(length + 10)]
@@ -158,14 +161,39 @@ def restore_rows(decoder: Decoder, cache: KVCache, length: int, chunk: int) -> I
             again = engine(with_disk=True)
             begin = time.perf_counter()
             restored_s, found = _answer(again, request)
+            kept_s, _ = _answer(again, request)
             again.close()
             yield base | {
                 "from": place,
                 "restored_s": round(restored_s, 3),
                 "of_computed": round(restored_s / computed_s, 4),
                 "gb_per_s": round(num_bytes / restored_s / 1e9, 2),
+                "never_left_s": round(kept_s, 3),
                 "identical": found == expected,
             }
+        yield from _reading_rows(Path(folder), cache, prompt[:length])
+
+
+def _reading_rows(folder: Path, cache: KVCache, tokens: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Seconds to read and check the pages of a prompt from memory of the system, by several numbers of threads."""
+    for readers in (1, 2, 4, 8, 16, 32):
+        disk = DiskCache(
+            folder, "stack", b"stack", page_bytes=cache.bytes_per_page, max_bytes=10**12, num_readers=readers
+        )
+        reader = PageReader(cache, disk)
+        keys = [tokens[i : i + PAGE_TOKENS] for i in range(0, len(tokens), PAGE_TOKENS)]
+        names = list(itertools.accumulate(keys, next_name, initial=disk.first_name))[1:]
+        begin = time.perf_counter()
+        num_pages = sum(len(batch) for batch in reader.read(names))
+        read_s = time.perf_counter() - begin
+        disk.close()
+        yield {
+            "what": "pages are read",
+            "readers": readers,
+            "pages": num_pages,
+            "read_s": round(read_s, 3),
+            "gb_per_s": round(num_pages * cache.bytes_per_page / read_s / 1e9, 2),
+        }
 
 
 def _answer(engine: Engine, request: Request) -> tuple[float, list[int]]:

@@ -33,7 +33,16 @@ class DiskCache:
     Problems are logged, each kind once.
     """
 
-    def __init__(self, folder: Path, model: str, fingerprint: bytes, *, page_bytes: int, max_bytes: int):
+    def __init__(
+        self,
+        folder: Path,
+        model: str,
+        fingerprint: bytes,
+        *,
+        page_bytes: int,
+        max_bytes: int,
+        num_readers: int = _READERS,
+    ):
         self.first_name = first_name(fingerprint)
         self._folder, self._page_bytes, self._max_bytes = folder, page_bytes, max_bytes
         self._mine = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', model)}-{self.first_name.hex()[:12]}"
@@ -43,6 +52,7 @@ class DiskCache:
         self._told: set[str] = set()
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(max(2, _QUEUE_BYTES // page_bytes))
         self._writer: threading.Thread | None = None
+        self._num_readers = num_readers
         self._readers: ThreadPoolExecutor | None = None
 
     @property
@@ -62,18 +72,18 @@ class DiskCache:
         if not names or not self.has(names[0]):
             return lambda: 0
         if self._readers is None:
-            self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="m3-page-reader")
+            self._readers = ThreadPoolExecutor(self._num_readers, thread_name_prefix="m3-page-reader")
         absent = [len(names)]
 
         def read_share(first: int) -> None:
-            for i in range(first, len(names), _READERS):
+            for i in range(first, len(names), self._num_readers):
                 if i > absent[-1]:  # of no use any more
                     return
                 if not self._read(names[i], targets[i]):
                     absent.append(i)
                     return
 
-        shares = [self._readers.submit(read_share, i) for i in range(min(_READERS, len(names)))]
+        shares = [self._readers.submit(read_share, i) for i in range(min(self._num_readers, len(names)))]
 
         def wait() -> int:
             for share in shares:  # all of them: the targets are in use until then

@@ -29,6 +29,7 @@ def test_every_part_runs(tmp_path: Path) -> None:
     restored = [row for row in rows if row["what"] == "prompt comes back"]
     assert [row["identical"] for row in restored] == [True, True]
     assert [row["pages"] for row in restored] == [2, 2]
+    assert {row["pages"] for row in rows if row["what"] == "pages are read"} == {2}
 
 
 @pytest.mark.slow
