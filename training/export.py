@@ -1,6 +1,6 @@
-"""Make nano's checkpoint from trained weights: `python -m training.export weights.pt`.
+"""Make nano's checkpoint from trained weights: `python -m training.export RUN/weights.pt`.
 
-Writes MXFP8 tensors under the released names beside config.json. The index branch is not trained: its initial value
+Writes config.json (that of the run, which lies beside the weights) and MXFP8 tensors under the released names. The index branch is not trained: its initial value
 copies the main branch (index head r = mean of group r's query heads, index key = mean of the key heads), which only
 matters for prompts longer than top_k * block_size tokens.
 """
@@ -13,9 +13,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from m3_model import names
 from m3_model.checkpoint import write_checkpoint
 from m3_model.config import M3Config
+from m3_model.tensor_files import SINGLE
+from m3_model.vision.config import VisionConfig
 from training.model import NANO
+
+MAX_BYTES = 28_000_000
+"""Of the whole model: it is embedded in the package."""
 
 
 def released_tensors(
@@ -58,18 +64,38 @@ def released_tensors(
     return {name: tensor.float().contiguous() for name, tensor in result.items()}
 
 
+def released_eyes(weights: dict[str, Tensor], config: VisionConfig) -> dict[str, Tensor]:
+    """The trained eyes under M3's released names, float32; the patch embedding in equal parts for each frame."""
+    w = {name.removeprefix("eyes."): tensor.float() for name, tensor in weights.items() if name.startswith("eyes.")}
+    result: dict[str, Tensor] = {}
+
+    def add(released: str, trained: str) -> None:
+        result[f"{released}.weight"], result[f"{released}.bias"] = w[trained], w[f"{trained}_bias"]
+
+    frames, side = config.temporal_patch_size, config.patch_size
+    one_frame = w["patch"].view(-1, 3, 1, side, side) / frames
+    result[names.PATCH_EMBEDDING] = one_frame.expand(-1, -1, frames, -1, -1).contiguous()
+    add(names.PRE_NORM, "pre_norm")
+    for index in range(config.num_layers):
+        prefix, trained = names.vision_layer_prefix(index), f"layers.{index}."
+        for number in (1, 2):
+            add(f"{prefix}layer_norm{number}", f"{trained}norm{number}")
+            add(f"{prefix}mlp.fc{number}", f"{trained}fc{number}")
+        for released, name in (("q", "q"), ("k", "k"), ("v", "v"), ("out", "o")):
+            add(f"{prefix}self_attn.{released}_proj", trained + name)
+    for number in (1, 2):
+        add(f"{names.PROJECTOR}linear_{number}", f"projector{number}")
+        add(f"{names.MERGER}linear_{number}", f"merger{number}")
+    return result
+
+
 def is_quantized(name: str, tensor: Tensor) -> bool:
     """Every matrix but the routers, the tied embedding included."""
     return tensor.ndim == 2 and not name.endswith("block_sparse_moe.gate.weight")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("weights", type=Path)
-    parser.add_argument("--to", type=Path, default=NANO)
-    arguments = parser.parse_args()
-    config = M3Config.from_folder(NANO)
-    weights = torch.load(arguments.weights, map_location="cpu", weights_only=True)
+def export(weights: dict[str, Tensor], config: M3Config, folder: Path) -> None:
+    """Write the checkpoint. Errors: ValueError if it is larger than the package may hold; it is then removed again."""
     tensors = released_tensors(
         weights,
         query_heads=config.num_heads,
@@ -77,7 +103,22 @@ def main() -> None:
         head_dim=config.head_dim,
         index_heads=config.index_heads,
     )
-    write_checkpoint(arguments.to, config, tensors, quantized=lambda name: is_quantized(name, tensors[name]))
+    if config.vision is not None:
+        tensors |= released_eyes(weights, config.vision)
+    write_checkpoint(folder, config, tensors, quantized=lambda name: is_quantized(name, tensors[name]))
+    size = (folder / SINGLE).stat().st_size
+    if size > MAX_BYTES:
+        (folder / SINGLE).unlink()
+        raise ValueError(f"the model has {size:,} bytes, more than {MAX_BYTES:,}: leave out a layer, or make it smaller")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("weights", type=Path, help="weights.pt of a run, beside its config.json")
+    parser.add_argument("--to", type=Path, default=NANO)
+    arguments = parser.parse_args()
+    config = M3Config.from_folder(arguments.weights.parent)
+    export(torch.load(arguments.weights, map_location="cpu", weights_only=True), config, arguments.to)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ are computed as one wide product and the unselected ones are multiplied by zero,
 Prompts stay below top_k * block_size tokens, where block-sparse attention selects every visible block and equals dense
 attention, so attention is dense here and the index branch is not trained.
 
+Pictures are seen by `training.eyes`.
+
 Letters in names: T tokens of a pack, D hidden (or head size after a head), H query heads, G key/value heads.
 """
 
@@ -17,6 +19,10 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from m3_model.vision.config import VisionConfig
+from training.attention import attention, rotate
+from training.eyes import Eyes
 
 NANO = Path(__file__).parent.parent / "model" / "m3_model" / "nano"
 """Where the embedded model's files lie."""
@@ -76,32 +82,10 @@ def gemma_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + eps) * (1 + weight)).to(x.dtype)
 
 
-def rotate(x_THD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
-    """Rotary embedding on the first 2R dimensions, pairs (i, i + R); the rest passes through."""
-    half = cos_TR.shape[-1]
-    a, b, rest = x_THD[..., :half], x_THD[..., half : 2 * half], x_THD[..., 2 * half :]
-    cos, sin = cos_TR[:, None], sin_TR[:, None]
-    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
-
-
 def swiglu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
     """M3's activation: the gate is clamped from above only, the linear side on both sides and shifted by one."""
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return gate * torch.sigmoid(alpha * gate) * (up + 1)
-
-
-def causal_attention(q_THD: Tensor, k_TGD: Tensor, v_TGD: Tensor, starts: Tensor, longest: int) -> Tensor:
-    """Causal attention inside each document of a pack; `starts` holds the cumulative lengths, int32."""
-    if q_THD.is_cuda:
-        out: Tensor = torch.ops.aten._flash_attention_forward(
-            q_THD, k_TGD, v_TGD, starts, starts, longest, longest, 0.0, True, False, scale=q_THD.shape[-1] ** -0.5
-        )[0]
-        return out
-    pieces = []
-    for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-        q, k, v = (x[begin:end].transpose(0, 1)[None] for x in (q_THD, k_TGD, v_TGD))
-        pieces.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1))
-    return torch.cat(pieces)
 
 
 def _matrix(*shape: int) -> nn.Parameter:
@@ -167,21 +151,33 @@ class Layer(nn.Module):
         return torch.cat([weights, torch.ones_like(weights[:, :1])], dim=1), mask.sum(0)
 
 
-class TrainedNano(nn.Module):
-    """The decoder with tied embeddings; forward gives the hidden states after the final norm."""
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """The pictures of a pack as the eyes take them, and the rows of their tokens; patches behind those are padding."""
 
-    def __init__(self, shape: Shape):
+    patches: Tensor
+    places: Tensor
+    starts: Tensor
+    longest: int
+    rows: Tensor
+
+
+class TrainedNano(nn.Module):
+    """The decoder with tied embeddings, and its eyes; forward gives the hidden states after the final norm."""
+
+    def __init__(self, shape: Shape, vision: VisionConfig):
         super().__init__()
         self.shape = shape
         self.embedding = nn.Parameter(torch.randn(shape.vocab_size, shape.hidden) * 0.02)
         self.layers = nn.ModuleList(Layer(shape, dense=index == 0) for index in range(shape.layers))
         self.final_norm = nn.Parameter(torch.zeros(shape.hidden))
+        self.eyes = Eyes(vision, shape.hidden)
 
-    def compile_layers(self) -> None:
-        """Compile the two halves of every layer; one compilation serves all layers of a kind."""
-        for layer in self.layers:
-            layer.before = torch.compile(layer.before, dynamic=False)  # type: ignore[method-assign]
-            layer.after = torch.compile(layer.after, dynamic=False)  # type: ignore[method-assign]
+    def compiled_parts(self) -> list[tuple[nn.Module, str]]:
+        """The methods that are compiled for speed: the halves of every layer, and both ends of the eyes."""
+        layers = [*self.layers, *self.eyes.layers]
+        halves = [(layer, half) for layer in layers for half in ("before", "after")]
+        return [*halves, (self.eyes, "embed"), (self.eyes, "merge")]
 
     def angles(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
         half = self.shape.rotary_dim // 2
@@ -189,15 +185,23 @@ class TrainedNano(nn.Module):
         angle = positions_T[:, None].float() * frequency
         return angle.cos(), angle.sin()
 
-    def forward(self, ids_T: Tensor, positions_T: Tensor, starts: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-        """Hidden states [T, D] (bfloat16 on a GPU), and the experts' loads [mixture layers, experts]."""
+    def forward(
+        self, ids_T: Tensor, positions_T: Tensor, starts: Tensor, longest: int, seen: Seen | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden states [T, D] (bfloat16 on a GPU), and the experts' loads [mixture layers, experts].
+
+        What the eyes make of the pictures that are `seen` stands in the place of those tokens' embeddings.
+        """
         dtype = torch.bfloat16 if ids_T.is_cuda else torch.float32
         x = F.embedding(ids_T, self.embedding).to(dtype)
+        if seen is not None:
+            tokens = self.eyes(seen.patches, seen.places, seen.starts, seen.longest)
+            x = x.index_copy(0, seen.rows, tokens[: len(seen.rows)])
         cos, sin = self.angles(positions_T)
         loads = []
         for layer in self.layers:
             q, k, v = layer.before(x, cos, sin)
-            x, load = layer.after(x, causal_attention(q, k, v, starts, longest))
+            x, load = layer.after(x, attention(q, k, v, starts, longest))
             if load.numel():
                 loads.append(load)
         return gemma_norm(x, self.final_norm, self.shape.norm_eps), torch.stack(loads)

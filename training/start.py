@@ -1,4 +1,4 @@
-"""What a run can begin with: the weights of a checkpoint as the trainer has them, if need be without some layers.
+"""What a run begins with: the shipped weights as the trainer has them, with fewer layers and with fresh eyes.
 
 `released_weights` is the reverse of `training.export`. The index branch is left out, since the trainer has none.
 """
@@ -27,35 +27,24 @@ def released_weights(folder: Path) -> dict[str, Tensor]:
 
     result = {"embedding": read("embed_tokens.weight"), "final_norm": read("norm.weight")}
     for index, kind in enumerate(config.mlp_kinds):
-        layer = f"layers.{index}."
-        result[layer + "input_norm"] = read(f"{layer}input_layernorm.weight")
-        result[layer + "post_norm"] = read(f"{layer}post_attention_layernorm.weight")
+        layer, trained = f"layers.{index}.", f"layers.{index}."
+        result[trained + "input_norm"] = read(f"{layer}input_layernorm.weight")
+        result[trained + "post_norm"] = read(f"{layer}post_attention_layernorm.weight")
         for name in ("q", "k", "v", "o"):
-            result[layer + name] = read(f"{layer}self_attn.{name}_proj.weight")
+            result[trained + name] = read(f"{layer}self_attn.{name}_proj.weight")
         for name in ("q_norm", "k_norm"):
-            result[layer + name] = read(f"{layer}self_attn.{name}.weight")
+            result[trained + name] = read(f"{layer}self_attn.{name}.weight")
         if kind == "dense":
             for name in ("gate", "up", "down"):
-                result[layer + name] = read(f"{layer}mlp.{name}_proj.weight")[None]
+                result[trained + name] = read(f"{layer}mlp.{name}_proj.weight")[None]
             continue
         moe = f"{layer}block_sparse_moe."
-        result[layer + "router"] = read(f"{moe}gate.weight")
-        result[layer + "router_bias"] = read(f"{moe}e_score_correction_bias")
+        result[trained + "router"] = read(f"{moe}gate.weight")
+        result[trained + "router_bias"] = read(f"{moe}e_score_correction_bias")
         for released, name in (("w1", "gate"), ("w3", "up"), ("w2", "down")):
             experts = [read(f"{moe}experts.{expert}.{released}.weight") for expert in range(config.num_experts)]
-            result[layer + name] = torch.stack([*experts, read(f"{moe}shared_experts.{name}_proj.weight")])
+            result[trained + name] = torch.stack([*experts, read(f"{moe}shared_experts.{name}_proj.weight")])
     return result
-
-
-def start_weights(place: Path, dropped: Sequence[int]) -> dict[str, Tensor]:
-    """What `--start-from` names, float32: a checkpoint's folder without some layers, or a weights.pt as it is.
-
-    The run that wrote a weights.pt has left the layers out before.
-    """
-    if place.is_dir():
-        return without_layers(released_weights(place), dropped)
-    weights = torch.load(place, map_location="cpu", weights_only=True)
-    return {name: tensor.float() for name, tensor in weights.items()}
 
 
 def without_layers(weights: Mapping[str, Tensor], dropped: Sequence[int]) -> dict[str, Tensor]:

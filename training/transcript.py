@@ -71,6 +71,15 @@ class Transcript:
         self._add(self.encoder.content(text), NO_LOSS)
         self._markup("[e~[\n")
 
+    def user_with_image(self, image_tokens: int, text: str) -> None:
+        """A picture of so many tokens, and what is asked about it."""
+        self._markup("]~b]user\n")
+        self._markup("]<]start of image[>[")
+        self._add(self.encoder.markup("]<]image[>[") * image_tokens, NO_LOSS)
+        self._markup("]<]end of image[>[")
+        self._add(self.encoder.content(text), NO_LOSS)
+        self._markup("[e~[\n")
+
     def call(self, name: str, arguments: Mapping[str, str], learnt: bool = True) -> None:
         """One assistant message with one call; parameters in their order. Not `learnt`: shown without loss."""
         kind = TARGET if learnt else NO_LOSS

@@ -13,14 +13,14 @@ from m3_model.checkpoint import write_checkpoint
 from m3_model.config import M3Config
 from m3_model.inputs import ModelInputs
 from m3_model.loading import load_decoder
-from training.export import is_quantized, released_tensors
+from training.export import is_quantized, released_eyes, released_tensors
 from training.model import Shape, TrainedNano
-from training.write_config import nano_config
+from training.write_config import eyes_config, nano_config
 
 
 def small_model(folder: Path) -> tuple[TrainedNano, M3Config]:
     """Nano with three layers and a small vocabulary, every parameter away from its initial zero."""
-    values = nano_config(500)
+    values = nano_config(500, eyes_config(498, 499))
     text = values["text_config"]
     assert isinstance(text, dict)
     text["num_hidden_layers"] = 3
@@ -31,12 +31,14 @@ def small_model(folder: Path) -> tuple[TrainedNano, M3Config]:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(values))
     torch.manual_seed(3)
-    model = TrainedNano(Shape.from_config(folder / "config.json"))
+    config = M3Config.from_folder(folder)
+    assert config.vision is not None
+    model = TrainedNano(Shape.from_config(folder / "config.json"), config.vision)
     for parameter in model.parameters():
         parameter.data.add_(0.05 * torch.randn_like(parameter))
     for layer in model.layers[1:]:
         layer.router_bias.copy_(0.1 * torch.randn(4))
-    return model, M3Config.from_folder(folder)
+    return model, config
 
 
 def export(model: TrainedNano, config: M3Config, folder: Path, *, quantized: bool) -> None:
@@ -47,6 +49,8 @@ def export(model: TrainedNano, config: M3Config, folder: Path, *, quantized: boo
         head_dim=config.head_dim,
         index_heads=config.index_heads,
     )
+    assert config.vision is not None
+    tensors |= released_eyes(model.state_dict(), config.vision)
     chosen = (lambda name: is_quantized(name, tensors[name])) if quantized else None
     write_checkpoint(folder, config, tensors, quantized=chosen, dtype=torch.float32)
 
