@@ -1,8 +1,8 @@
 """Make nano's checkpoint from trained weights: `python -m training.export RUN/weights.pt`.
 
-Writes config.json (that of the run, which lies beside the weights) and MXFP8 tensors under the released names. The index branch is not trained: its initial value
-copies the main branch (index head r = mean of group r's query heads, index key = mean of the key heads), which only
-matters for prompts longer than top_k * block_size tokens.
+Writes config.json (that of the run, which lies beside the weights) and MXFP8 tensors under the released names. The
+index branch is not trained: its initial value copies the main branch (index head r = mean of group r's query heads,
+index key = mean of the key heads), which only matters for prompts longer than top_k * block_size tokens.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ def export(weights: dict[str, Tensor], config: M3Config, folder: Path) -> None:
     size = (folder / SINGLE).stat().st_size
     if size > MAX_BYTES:
         (folder / SINGLE).unlink()
-        raise ValueError(f"the model has {size:,} bytes, more than {MAX_BYTES:,}: leave out a layer, or make it smaller")
+        raise ValueError(
+            f"the model has {size:,} bytes, more than {MAX_BYTES:,}: leave out a layer, or make it smaller"
+        )
 
 
 def main() -> None:

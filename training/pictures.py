@@ -24,8 +24,11 @@ from training.screens.canvas import Box
 from training.screens.draw import Screen, screen
 from training.screens.fonts import Split
 from training.screens.strips import strip
-from training.transcript import Encoder, Transcript
+from training.transcript import SEEN, TARGET, Encoder, Transcript
 
+Patches = tuple[NDArray[np.uint8], NDArray[np.int16]]
+QUESTIONS = {reading.READ: "read", reading.ERROR: "error", reading.LABEL: "label"}
+"""Names of the questions, for logs."""
 MAX_TOKENS = 2048
 """Of nano's window."""
 
@@ -36,8 +39,8 @@ class PictureSettings:
 
     strips: float = 0.35
     """Small pictures of one to three rows, from which reading is learnt first."""
-    read: float = 0.7
-    """Of the screenshots, the share that is read as a whole; the others are asked for their error or label."""
+    asked: float = 0.5
+    """Of the screenshots, the share that is also asked for its error or label; each is read as a whole."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +52,8 @@ class SeenExample:
     classes: NDArray[np.uint8]
     patches: NDArray[np.uint8]
     places: NDArray[np.int16]
+    image_start: int
+    """Of its tokens."""
     question: str
 
 
@@ -60,14 +65,30 @@ def picture_examples(
     rng = random.Random(seed)
     encoder = Encoder()
     while True:
+        questions = [reading.READ]
         if rng.random() < chosen.strips:
-            made, question = strip(rng, split), reading.READ
+            made = strip(rng, split)
         else:
             made = screen(rng.getrandbits(48), split)
-            question = reading.READ if rng.random() < chosen.read else question_about(made)
-        example = seen_example(encoder, config, made, question)
-        if len(example.tokens) <= MAX_TOKENS:
-            yield example
+            questions += [question_about(made)] * (rng.random() < chosen.asked)
+        patches = cut(made.image, config)
+        for question in questions:
+            example = seen_example(encoder, config, made, question, patches)
+            if len(example.tokens) <= MAX_TOKENS:
+                yield example
+
+
+def held_out_pictures(config: VisionConfig, count: int) -> list[SeenExample]:
+    """Documents about the first pictures of the evaluation: each is read as a whole, and asked for its error or
+    label."""
+    encoder = Encoder()
+    drawn = (screen(number, "held_out") for number in range(count))
+    return [
+        seen_example(encoder, config, made, question, patches)
+        for made in drawn
+        for patches in [cut(made.image, config)]
+        for question in (reading.READ, question_about(made))
+    ]
 
 
 def question_about(made: Screen) -> str:
@@ -75,13 +96,17 @@ def question_about(made: Screen) -> str:
     return reading.LABEL if made.label else reading.ERROR
 
 
-def seen_example(encoder: Encoder, config: VisionConfig, made: Screen, question: str) -> SeenExample:
-    patches, places = cut(made.image, config)
+def seen_example(encoder: Encoder, config: VisionConfig, made: Screen, question: str, seen: Patches) -> SeenExample:
+    """The document that asks this about a picture, which was cut into the patches that are `seen`."""
+    patches, places = seen
     tokens = len(patches) // config.merge_size**2
     transcript = Transcript(encoder)
-    transcript.user_with_image(tokens, question)
+    start = transcript.user_with_image(tokens, question)
     transcript.say(answer(made, question))
-    return SeenExample(*transcript.arrays(), patches, places, question)
+    ids, classes = transcript.arrays()
+    return SeenExample(
+        ids, np.where(classes == TARGET, SEEN, classes).astype(np.uint8), patches, places, start, question
+    )
 
 
 def answer(made: Screen, question: str) -> str:
@@ -115,7 +140,7 @@ def error_line(made: Screen) -> str:
     return next((text for text in reversed(texts) if text.startswith(f"{made.exception}:")), made.exception)
 
 
-def cut(image: Image.Image, config: VisionConfig) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
+def cut(image: Image.Image, config: VisionConfig) -> Patches:
     """The patches of a picture in the tower's order, and their places."""
     pixels = np.asarray(image.convert("RGB"))
     height, width = default_rule(config)(pixels.shape[0], pixels.shape[1], config.token_size)

@@ -10,11 +10,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from m3_model.checkpoint import Checkpoint
 
 ROOT = "language_model.model."
+
+
+def first_weights(source: Path, model: nn.Module, leave_out: Sequence[int]) -> dict[str, Tensor]:
+    """What `model` starts with, float32: weights of an earlier run, or a checkpoint's text model and fresh eyes.
+
+    Layers are left out only where the checkpoint has more than the model.
+    """
+    if source.is_file():
+        return {name: t.float() for name, t in torch.load(source, map_location="cpu", weights_only=True).items()}
+    fresh = model.state_dict()
+    weights = released_weights(source)
+    if _layers(weights) > _layers(fresh):
+        weights = without_layers(weights, leave_out)
+    if _layers(weights) != _layers(fresh):
+        raise ValueError(f"{source} leaves {_layers(weights)} layers, but the model has {_layers(fresh)}")
+    return {**{name: tensor for name, tensor in fresh.items() if name.startswith("eyes.")}, **weights}
+
+
+def _layers(weights: Mapping[str, Tensor]) -> int:
+    return 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("layers."))
 
 
 def released_weights(folder: Path) -> dict[str, Tensor]:
@@ -49,7 +69,7 @@ def released_weights(folder: Path) -> dict[str, Tensor]:
 
 def without_layers(weights: Mapping[str, Tensor], dropped: Sequence[int]) -> dict[str, Tensor]:
     """The weights without some layers; those behind them move up. Errors: ValueError for the first layer, or none."""
-    layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("layers."))
+    layers = _layers(weights)
     if not set(dropped) <= set(range(1, layers)):
         raise ValueError(f"layers 1 to {layers - 1} can be left out, not {', '.join(map(str, dropped))}")
     kept = [index for index in range(layers) if index not in dropped]

@@ -15,7 +15,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +27,19 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from m3_model.config import M3Config
 from training.conversations import DataSettings
 from training.corpus import Corpus, build_corpus
 from training.executed import Executed, read_executed
-from training.feed import Feed, Pack
+from training.feed import Feed, Pack, joined
 from training.held_out import Case, held_out_set
-from training.model import NANO, Shape, TrainedNano
+from training.model import NANO, Seen, Shape, TrainedNano
 from training.optimizer import Muon, split_parameters
+from training.pictures import QUESTIONS, SeenExample, held_out_pictures
 from training.sources import merged_records, write_record
-from training.start import start_weights
+from training.start import first_weights
+from training.transcript import SEEN
+from training.write_config import write_config
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,11 @@ class TrainConfig:
     code_weight: float = 0.3
     """Loss weight of code tokens in the prompt; falls to `code_weight_end` over the decay."""
     code_weight_end: float = 0.03
+    picture_share: float = 0.25
+    """Share of a step's tokens that stand for parts of pictures; what is asked and answered about them comes on
+    top."""
+    picture_weight: float = 0.3
+    """Loss weight of answers about pictures, of which there are far more than of edits."""
     balance_rate: float = 1e-3
     workers: int = 14
     """Data processes per GPU."""
@@ -65,13 +74,15 @@ class TrainConfig:
     """Whether the installed packages are read beside the archive."""
     cases: int = 2400
     """Held-out cases to judge the model on; 0 judges nothing, which saves a minute."""
+    seen_cases: int = 200
+    """Held-out pictures to judge the model on."""
     seed: int = 1
     log_every: int = 100
     eval_every_s: float = 180.0
     start_from: Path | None = None
-    """Weights of an earlier run to go on from, or the folder of a checkpoint."""
-    without_layers: tuple[int, ...] = ()
-    """Layers of a checkpoint that the model of this run lacks; the weights of an earlier run lack them already."""
+    """What to go on from: weights of an earlier run, or the folder of a checkpoint."""
+    leave_out: tuple[int, ...] = (5, 7)
+    """Layers of that folder that are left out where it has more than the model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +95,7 @@ class Batch:
     positions: Tensor
     starts: Tensor
     longest: int
+    seen: Seen | None
 
 
 def to_batch(pack: Pack, device: torch.device) -> Batch:
@@ -97,9 +109,20 @@ def to_batch(pack: Pack, device: torch.device) -> Batch:
     targets[:-1], next_classes[:-1] = ids[1:], classes[1:]
     next_classes[starts[1:].long() - 1] = 0
     tensors = [ids, targets, next_classes, positions, starts]
-    if device.type == "cuda":
-        tensors = [t.pin_memory().to(device, non_blocking=True) for t in tensors]
-    return Batch(*tensors, longest=int(lengths.max()))
+    seen = None
+    if pack.patches is not None:
+        arrays = pack.patches.colours, pack.patches.places, pack.patches.starts, pack.patches.rows
+        colours, places, first, rows = (_moved(torch.from_numpy(array), device) for array in arrays)
+        seen = Seen(colours, places, first, int(np.diff(pack.patches.starts).max()), rows)
+    return Batch(*(_moved(t, device) for t in tensors), longest=int(lengths.max()), seen=seen)
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """A copy on the device: what came in may be overwritten afterwards."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.clone()
+
+
+Parts = tuple[Tensor, Tensor]
 
 
 class Ahead:
@@ -118,16 +141,14 @@ class Ahead:
         return self.ready.get()
 
 
-def weighted_loss(
-    hidden_TD: Tensor, embedding: Tensor, targets: Tensor, classes: Tensor, code_weight: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Weighted mean loss, and [sum target nll, targets, sum code nll, codes] for the log."""
+def weighted_loss(hidden_TD: Tensor, embedding: Tensor, targets: Tensor, weights_C: Tensor, classes: Tensor) -> Parts:
+    """Weighted mean loss by the weight of each class of token, and [sum of nll, tokens] of each class for the log."""
     logits = (hidden_TD @ embedding.to(hidden_TD.dtype).T).float()
     nll = F.cross_entropy(logits, targets, reduction="none")
-    is_target, is_code = (classes == 1).float(), (classes == 2).float()
-    weight = is_target + code_weight * is_code
-    stats = torch.stack([(nll * is_target).sum(), is_target.sum(), (nll * is_code).sum(), is_code.sum()])
-    return (nll * weight).sum() / weight.sum().clamp(min=1), stats.detach()
+    weight = weights_C[classes.long()]
+    is_class_CT = (classes[None] == torch.arange(1, 4, device=classes.device, dtype=classes.dtype)[:, None]).float()
+    stats_C2 = torch.stack([(is_class_CT * nll).sum(1), is_class_CT.sum(1)], dim=1)
+    return (nll * weight).sum() / weight.sum().clamp(min=1), stats_C2.detach()
 
 
 @torch.no_grad()
@@ -159,6 +180,30 @@ def evaluate(model: TrainedNano, cases: list[Case], labels: Tensor, device: torc
     return {"nll": total["nll"] / total["tokens"], "exact": total["exact"] / count, "line": total["line"] / count}
 
 
+@torch.no_grad()
+def evaluate_seen(model: TrainedNano, cases: list[SeenExample], device: torch.device) -> dict[str, float]:
+    """Held-out pictures, teacher forced: mean nll and share of right tokens; and for each question the share of answers
+    that greedy decoding gets exactly."""
+    exact: dict[str, list[bool]] = {}
+    nll, right, count = 0.0, 0.0, 0
+    for at in range(0, len(cases), 16):
+        chosen = cases[at : at + 16]
+        size, patches = sum(len(c.tokens) for c in chosen), sum(len(c.patches) for c in chosen)
+        batch = to_batch(joined(chosen, size, patches, model.eyes.config.merge_size**2), device)
+        hidden, _ = model(batch.ids, batch.positions, batch.starts, batch.longest, batch.seen)
+        rows = (batch.classes == SEEN).nonzero()[:, 0]
+        logits, targets = model.logits(hidden[rows]).float(), batch.targets[rows]
+        is_right = logits.argmax(-1) == targets
+        document = torch.bucketize(rows, batch.starts[1:].long(), right=True)
+        wrong = torch.zeros(len(chosen), device=device).index_add_(0, document, (~is_right).float())
+        for case, missed in zip(chosen, wrong.tolist(), strict=True):
+            exact.setdefault(QUESTIONS[case.question], []).append(missed == 0)
+        nll += float(F.cross_entropy(logits, targets, reduction="sum"))
+        right, count = right + float(is_right.sum()), count + len(rows)
+    shares = {f"{name}_exact": round(sum(found) / len(found), 4) for name, found in sorted(exact.items())}
+    return {"nll": round(nll / count, 4), "right_tokens": round(right / count, 4), **shares}
+
+
 def learning_rate_factor(step: int, fraction: float, config: TrainConfig) -> float:
     """Warm-up by step, decay by the share of the time that has passed."""
     left = max(0.0, 1.0 - fraction)
@@ -177,10 +222,18 @@ def average_gradients(parameters: list[nn.Parameter]) -> None:
 
 
 def train(
-    rank: int, world: int, config: TrainConfig, corpus: Corpus, executed: list[Executed], cases: list[Case]
+    rank: int,
+    world: int,
+    config: TrainConfig,
+    corpus: Corpus,
+    executed: list[Executed],
+    cases: list[Case],
+    seen_cases: list[SeenExample],
 ) -> None:
     """One rank's run, forked from `main` with the corpus; CUDA is touched after the data workers are forked."""
     torch.set_num_threads(1)
+    model_config = M3Config.from_folder(config.out)
+    assert model_config.vision is not None
     feed = Feed(
         corpus,
         processes=config.workers,
@@ -188,6 +241,8 @@ def train(
         seed=config.seed * 1000 + rank,
         settings=DataSettings(),
         executed=executed,
+        vision=model_config.vision,
+        picture_tokens=round(config.picture_share * config.tokens_per_step),
     )
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", rank) if cuda else torch.device("cpu")
@@ -201,19 +256,23 @@ def train(
 
     torch.manual_seed(config.seed)
     random.seed(config.seed)
-    shape = Shape.from_config(NANO / "config.json")
-    model = TrainedNano(dataclasses.replace(shape, layers=shape.layers - len(config.without_layers)))
+    model = TrainedNano(Shape.from_config(config.out / "config.json"), model_config.vision)
     if config.start_from:
-        model.load_state_dict(start_weights(config.start_from, config.without_layers))
+        model.load_state_dict(first_weights(config.start_from, model, config.leave_out))
     model.to(device)
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)
-    uncompiled = [(layer.before, layer.after) for layer in model.layers]
-    loss_function = weighted_loss
-    if cuda:
-        model.compile_layers()
-        loss_function = torch.compile(weighted_loss, dynamic=False)
-    compiled = [(layer.before, layer.after) for layer in model.layers]
+    parts = model.compiled_parts()
+    uncompiled = [getattr(module, name) for module, name in parts]
+    torch._dynamo.config.cache_size_limit = 64  # Muon alone has a dozen shapes
+    compiled = [torch.compile(part, dynamic=False) if cuda else part for part in uncompiled]
+    loss_function = torch.compile(weighted_loss, dynamic=False) if cuda else weighted_loss
+
+    def use(methods: list[Callable[..., Any]]) -> None:
+        for (module, name), method in zip(parts, methods, strict=True):
+            setattr(module, name, method)
+
+    use(compiled)
     matrices, rest = split_parameters(model)
     muon = Muon(matrices)
     adam = torch.optim.AdamW(rest, lr=config.adam_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=cuda)
@@ -234,17 +293,16 @@ def train(
             small = {k: v.bfloat16() if v.ndim >= 2 and "router" not in k else v for k, v in model.state_dict().items()}
             torch.save(small, config.out / "weights.pt")
 
-    def measure() -> dict[str, float]:
-        for layer, halves in zip(model.layers, uncompiled, strict=True):
-            layer.before, layer.after = halves
-        result = evaluate(model, cases, labels, device) if rank == 0 and cases else {}
-        for layer, halves in zip(model.layers, compiled, strict=True):
-            layer.before, layer.after = halves
-        return result
+    def measure() -> dict[str, dict[str, float]]:
+        use(uncompiled)
+        text = evaluate(model, cases, labels, device) if rank == 0 and cases else {}
+        seen = evaluate_seen(model, seen_cases, device) if rank == 0 and seen_cases else {}
+        use(compiled)
+        return {"held_out": text, "pictures": seen}
 
     started = time.monotonic()
     last_eval, last_log, waited = started, started, 0.0
-    stats = torch.zeros(4, device=device)
+    stats = torch.zeros(3, 2, device=device)
     step, fraction = 0, 0.0
     while True:
         now = torch.tensor([(time.monotonic() - started) / (60 * config.minutes)])
@@ -258,10 +316,9 @@ def train(
         at = time.monotonic()
         batch = ahead.next()
         waited += time.monotonic() - at
-        hidden, loads = model(batch.ids, batch.positions, batch.starts, batch.longest)
-        loss, step_stats = loss_function(
-            hidden, model.embedding, batch.targets, batch.classes, torch.tensor(code_weight, device=device)
-        )
+        hidden, loads = model(batch.ids, batch.positions, batch.starts, batch.longest, batch.seen)
+        weights = torch.tensor([0.0, 1.0, code_weight, config.picture_weight], device=device)
+        loss, step_stats = loss_function(hidden, model.embedding, batch.targets, weights, batch.classes)
         loss.backward()
         if world > 1:
             average_gradients([*matrices, *rest])
@@ -275,7 +332,7 @@ def train(
         stats += step_stats
         step += 1
         if step % config.log_every == 0:
-            target_nll, targets, code_nll, codes = stats.tolist()
+            (target_nll, targets), (code_nll, codes), (seen_nll, seen) = stats.tolist()
             elapsed = time.monotonic() - last_log
             write(
                 step=step,
@@ -284,6 +341,8 @@ def train(
                 lr_factor=round(factor, 3),
                 target_loss=round(target_nll / max(targets, 1), 4),
                 code_loss=round(code_nll / max(codes, 1), 4),
+                picture_loss=round(seen_nll / max(seen, 1), 4),
+                pictures_share=round(seen / (config.log_every * config.tokens_per_step), 4),
                 target_share=round(targets / (config.log_every * config.tokens_per_step), 4),
                 tokens_per_s=round(config.log_every * config.tokens_per_step * world / elapsed),
                 waited_share=round(waited / elapsed, 3),
@@ -294,14 +353,18 @@ def train(
             due = torch.tensor([float(last_log - last_eval > config.eval_every_s)])
             dist.broadcast(due, 0, group=clock)
             if due:
-                write(step=step, held_out=measure())
+                write(step=step, **measure())
                 save()
                 last_eval = last_log = time.monotonic()
-    write(step=step, seconds=round(time.monotonic() - started, 1), final=measure())
+    write(step=step, seconds=round(time.monotonic() - started, 1), final=True, **measure())
     save()
     dist.barrier()
     feed.close()
     os._exit(0)  # the thread that moves packs ahead waits for ever and would keep the rank alive
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
 def main() -> None:
@@ -311,20 +374,20 @@ def main() -> None:
     parser.add_argument("--executed", type=Path)
     parser.add_argument("--minutes", type=float, default=TrainConfig.minutes)
     parser.add_argument("--tokens-per-step", type=int, default=TrainConfig.tokens_per_step)
+    parser.add_argument("--picture-share", type=float, default=TrainConfig.picture_share)
     parser.add_argument("--workers", type=int, default=TrainConfig.workers)
     parser.add_argument("--decay-share", type=float, default=TrainConfig.decay_share)
     parser.add_argument("--warmup-steps", type=int, default=TrainConfig.warmup_steps)
     parser.add_argument("--archive-only", dest="installed", action="store_false")
     parser.add_argument("--cases", type=int, default=TrainConfig.cases)
+    parser.add_argument("--seen-cases", type=int, default=TrainConfig.seen_cases)
     parser.add_argument("--seed", type=int, default=TrainConfig.seed)
     parser.add_argument("--log-every", type=int, default=TrainConfig.log_every)
     parser.add_argument("--eval-every-s", type=float, default=TrainConfig.eval_every_s)
-    parser.add_argument("--start-from", type=Path, help="weights.pt, or the folder of a checkpoint")
-    parser.add_argument(
-        "--without-layers", type=int, nargs="*", default=[], help="layers of the checkpoint that are left out"
-    )
-    options = vars(parser.parse_args())
-    config = TrainConfig(**{**options, "without_layers": tuple(options["without_layers"])})
+    parser.add_argument("--start-from", type=Path, help="weights.pt, or a checkpoint folder such as the shipped one")
+    parser.add_argument("--leave-out", type=_numbers, default=TrainConfig.leave_out, metavar="N,N")
+    config = TrainConfig(**vars(parser.parse_args()))
+    torch.set_num_threads(1)  # before anything is forked: a pool of threads does not survive it
     world = max(1, torch.cuda.device_count())
     started = time.monotonic()
     cores = os.cpu_count() or 1
@@ -332,12 +395,17 @@ def main() -> None:
     cases = held_out_set(count=config.cases, processes=cores) if config.cases else []
     more, executed = read_executed(config.executed) if config.executed else ([], [])
     config.out.mkdir(parents=True, exist_ok=True)
+    write_config(config.out)
+    vision = M3Config.from_folder(config.out).vision
+    assert vision is not None
+    seen_cases = held_out_pictures(vision, config.seen_cases)
     write_record(merged_records(corpus.records, more), config.out / "sources.json")
     read = f"{len(corpus.units)} units, {len(executed)} executed bugs, {len(cases)} held-out cases"
     print(f"{read} in {time.monotonic() - started:.0f} s", flush=True)
     context = mp.get_context("fork")
     ranks = [
-        context.Process(target=train, args=(rank, world, config, corpus, executed, cases)) for rank in range(world)
+        context.Process(target=train, args=(rank, world, config, corpus, executed, cases, seen_cases))
+        for rank in range(world)
     ]
     for process in ranks:
         process.start()

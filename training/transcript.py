@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-NO_LOSS, TARGET, CODE = 0, 1, 2
-"""Classes of tokens: prompt text (and the damaged line), the assistant's own, code shown by `read`."""
+NO_LOSS, TARGET, CODE, SEEN = 0, 1, 2, 3
+"""Classes of tokens: prompt text (and the damaged line), the assistant's own, code shown by `read`, and the
+assistant's own about a picture."""
 
 NS = "]<]minimax[>["
 NANO = Path(__file__).parent.parent / "model/m3_model/nano"
@@ -71,14 +72,16 @@ class Transcript:
         self._add(self.encoder.content(text), NO_LOSS)
         self._markup("[e~[\n")
 
-    def user_with_image(self, image_tokens: int, text: str) -> None:
-        """A picture of so many tokens, and what is asked about it."""
+    def user_with_image(self, image_tokens: int, text: str) -> int:
+        """A picture of so many tokens, and what is asked about it. Returns where the tokens of the picture start."""
         self._markup("]~b]user\n")
         self._markup("]<]start of image[>[")
+        start = len(self.tokens)
         self._add(self.encoder.markup("]<]image[>[") * image_tokens, NO_LOSS)
         self._markup("]<]end of image[>[")
         self._add(self.encoder.content(text), NO_LOSS)
         self._markup("[e~[\n")
+        return start
 
     def call(self, name: str, arguments: Mapping[str, str], learnt: bool = True) -> None:
         """One assistant message with one call; parameters in their order. Not `learnt`: shown without loss."""

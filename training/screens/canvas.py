@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import random
 
@@ -63,9 +64,9 @@ class Canvas:
 
     def cut(self, x: int, text: str) -> str:
         """As much of the text as fits behind x."""
-        while text and not self.fits(x, text):
-            text = text[:-1]
-        return text
+        if self.fits(x, text):
+            return text
+        return text[: bisect.bisect_left(range(len(text)), True, key=lambda n: not self.fits(x, text[: n + 1]))]
 
     def write(self, x: int, y: int, text: str, colour: Colour | None = None) -> Box:
         """Write a line and remember it. Returns its box."""
