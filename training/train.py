@@ -81,7 +81,7 @@ class TrainConfig:
     eval_every_s: float = 180.0
     start_from: Path | None = None
     """What to go on from: weights of an earlier run, or the folder of a checkpoint."""
-    leave_out: tuple[int, ...] = (5, 7)
+    leave_out: tuple[int, ...] = (7, 10)
     """Layers of that folder that are left out where it has more than the model."""
 
 
