@@ -24,11 +24,17 @@ from training.pictures import PictureSettings, SeenExample, picture_examples
 PADDING_RUN = 1024
 """Patches that stand for nothing attend to each other in runs of this length, so that they cost little."""
 
+_NONE = np.zeros((0, 588), np.uint8)
+"""No colours, or those that lie elsewhere."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Patches:
     """The pictures of a pack: `colours` uint8 [P, 588] with their `places`, the first patch of each picture (and of
-    each run of padding, and P), and the positions in the pack of the tokens that they become."""
+    each run of padding, and P), and the positions in the pack of the tokens that they become.
+
+    Padding has places, so that there are always P of them. Colours it only has in packs from `Feed`, any ones.
+    """
 
     colours: NDArray[np.uint8]
     places: NDArray[np.int16]
@@ -127,12 +133,12 @@ def joined(documents: Sequence[Example | SeenExample], size: int, patches: int, 
 
 def _patches(seen: Sequence[tuple[int, SeenExample]], size: int, merged: int) -> Patches:
     first = np.cumsum([0, *(len(one.patches) for _, one in seen)])
-    colours, places = np.zeros((size, 588), np.uint8), np.zeros((size, 2), np.int16)
+    places = np.zeros((size, 2), np.int16)
     rows: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     for (begin, one), start in zip(seen, first, strict=False):
-        colours[start : start + len(one.patches)] = one.patches
         places[start : start + len(one.patches)] = one.places
         rows.append(begin + one.image_start + np.arange(len(one.patches) // merged))
+    colours = np.concatenate([_NONE, *(one.patches for _, one in seen)])
     starts = [*first[:-1], *range(first[-1], size, PADDING_RUN), size]
     return Patches(colours, places, np.array(starts, np.int32), np.concatenate(rows))
 
@@ -177,7 +183,7 @@ class Feed:
             for pack in made:
                 slot = self._free.get()
                 if pack.patches is not None:
-                    self._colours[slot] = pack.patches.colours
+                    self._colours[slot, : len(pack.patches.colours)] = pack.patches.colours
                     pack = dataclasses.replace(pack, patches=dataclasses.replace(pack.patches, colours=_NONE))
                 self._queue.put((pack, slot))
 
@@ -201,7 +207,3 @@ class Feed:
         for worker in self._workers:
             worker.terminate()
             worker.join()
-
-
-_NONE = np.zeros((0, 588), np.uint8)
-"""In place of colours that lie elsewhere."""

@@ -291,7 +291,8 @@ def train(
     def save() -> None:
         if rank == 0:
             small = {k: v.bfloat16() if v.ndim >= 2 and "router" not in k else v for k, v in model.state_dict().items()}
-            torch.save(small, config.out / "weights.pt")
+            torch.save(small, config.out / "weights.new")
+            os.replace(config.out / "weights.new", config.out / "weights.pt")  # it may be copied at any time
 
     def measure() -> dict[str, dict[str, float]]:
         use(uncompiled)
@@ -356,8 +357,9 @@ def train(
                 write(step=step, **measure())
                 save()
                 last_eval = last_log = time.monotonic()
-    write(step=step, seconds=round(time.monotonic() - started, 1), final=True, **measure())
+    result = measure()
     save()
+    write(step=step, seconds=round(time.monotonic() - started, 1), final=True, **result)
     dist.barrier()
     feed.close()
     os._exit(0)  # the thread that moves packs ahead waits for ever and would keep the rank alive

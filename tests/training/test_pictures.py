@@ -80,13 +80,14 @@ def test_packs_hold_whole_pictures_within_their_patches_and_point_to_their_token
     pack = next(packs(TEXTS, 4096, pictures=made, patches=4 * 1024))
     patches = pack.patches
     assert patches is not None
-    assert len(patches.colours) == 4 * 1024
+    assert len(patches.places) == 4 * 1024
+    assert len(patches.colours) == 4 * len(patches.rows)
     assert (pack.tokens[patches.rows] == IMAGE).all()
     assert set(pack.classes[patches.rows]) == {0}
     seen = [b for a, b in itertools.pairwise(patches.starts) if b <= 4 * len(patches.rows)]
     assert seen[-1] == 4 * len(patches.rows) > 2 * 1024
     assert np.diff(patches.starts).max() <= max(PADDING_RUN, *(len(one.patches) for one in made))
-    assert patches.starts[-1] == len(patches.colours)
+    assert patches.starts[-1] == len(patches.places)
     first = next(one for one in made if np.array_equal(one.patches, patches.colours[: len(one.patches)]))
     assert np.array_equal(patches.places[: len(first.patches)], first.places)
     assert set(pack.classes) >= {0, SEEN}
