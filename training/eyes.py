@@ -49,11 +49,13 @@ class EyesLayer(nn.Module):
     def before(self, x_PE: Tensor, cos_PR: Tensor, sin_PR: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values."""
         h = _norm(x_PE, self.norm1, self.norm1_bias, self.config.layer_norm_eps)
-        weight = torch.cat([self.q, self.k, self.v])
-        q, k, v = _linear(h, weight, torch.cat([self.q_bias, self.k_bias, self.v_bias])).chunk(3, dim=1)
+        weight, bias = torch.cat([self.q, self.k, self.v]), torch.cat([self.q_bias, self.k_bias, self.v_bias])
         heads = self.config.num_heads
-        q_PHD, k_PHD = (rotate(part.view(len(h), heads, -1).float(), cos_PR, sin_PR).to(h.dtype) for part in (q, k))
-        return q_PHD, k_PHD, v.reshape(len(h), heads, -1).contiguous()
+        all_heads = _linear(h, weight, bias).view(len(h), 3 * heads, -1)
+        q, k, v = all_heads.split([heads, heads, heads], dim=1)
+        q = rotate(q.float(), cos_PR, sin_PR).to(h.dtype)
+        k = rotate(k.float(), cos_PR, sin_PR).to(h.dtype)
+        return q, k, v.contiguous()
 
     def after(self, x_PE: Tensor, attended_PHD: Tensor) -> Tensor:
         x_PE = x_PE + _linear(attended_PHD.flatten(1), self.o, self.o_bias)

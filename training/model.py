@@ -158,8 +158,8 @@ class Seen:
     patches: Tensor
     places: Tensor
     starts: Tensor
-    longest: int
     rows: Tensor
+    longest: int
 
 
 class TrainedNano(nn.Module):

@@ -111,9 +111,12 @@ def to_batch(pack: Pack, device: torch.device) -> Batch:
     tensors = [ids, targets, next_classes, positions, starts]
     seen = None
     if pack.patches is not None:
-        arrays = pack.patches.colours, pack.patches.places, pack.patches.starts, pack.patches.rows
-        colours, places, first, rows = (_moved(torch.from_numpy(array), device) for array in arrays)
-        seen = Seen(colours, places, first, int(np.diff(pack.patches.starts).max()), rows)
+        colours = pack.patches.colours
+        if missing := len(pack.patches.places) - len(colours):
+            colours = np.concatenate([colours, np.zeros((missing, colours.shape[1]), np.uint8)])
+        arrays = colours, pack.patches.places, pack.patches.starts, pack.patches.rows
+        tensors_seen = [_moved(torch.from_numpy(array), device) for array in arrays]
+        seen = Seen(*tensors_seen, longest=int(np.diff(pack.patches.starts).max()))
     return Batch(*(_moved(t, device) for t in tensors), longest=int(lengths.max()), seen=seen)
 
 

@@ -21,10 +21,12 @@ from m3_tools.read import ReadTool
 from m3_tools.run_tests import RunTests
 from training.conversations import SYSTEM, TOOLS, DataSettings, examples, shown_path
 from training.corpus import Corpus, build_corpus
-from training.feed import packs
+from training.feed import Feed, packs
 from training.held_out import cases, fixed_rank, is_fixed, right_line
+from training.pictures import picture_examples
 from training.requests import MAX_ROWS, plain_requests
 from training.transcript import CODE, NANO, NO_LOSS, NS, TARGET, Encoder
+from training.write_config import eyes_config
 
 ROLES = {"developer": "system", "user": "user", "ai": "assistant", "tool": "tool"}
 
@@ -196,6 +198,24 @@ def test_packs_hold_whole_documents(corpus: Corpus) -> None:
     assert pack.starts[0] == 0
     assert pack.starts[-1] == 4096
     assert (np.diff(pack.starts) > 0).all()
+
+
+def test_the_feed_hands_over_pictures_as_they_were_made(corpus: Corpus, encoder: Encoder) -> None:
+    image = encoder.markup("]<]image[>[")[0]
+    vision = eyes_config(image, image + 1)
+    texts, seen = examples(corpus, seed=5000), picture_examples(vision, seed=5000)
+    expected = packs(texts, 4096, pictures=seen, patches=4 * 1100)
+    feed = Feed(corpus, processes=1, pack_tokens=4096, seed=5, vision=vision, picture_tokens=1100)
+    try:
+        for made, pack, _ in zip(expected, feed, range(6), strict=False):  # more than there are places for colours
+            assert np.array_equal(made.tokens, pack.tokens)
+            assert made.patches is not None
+            assert pack.patches is not None
+            assert np.array_equal(made.patches.rows, pack.patches.rows)
+            assert np.array_equal(made.patches.colours, pack.patches.colours[: len(made.patches.colours)])
+            assert len(pack.patches.colours) == 4 * 1100
+    finally:
+        feed.close()
 
 
 def test_held_out_cases_are_solved_by_their_targets_alone(corpus: Corpus, encoder: Encoder) -> None:

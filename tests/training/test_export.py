@@ -102,7 +102,7 @@ def test_a_picture_in_a_conversation_is_seen_by_the_exported_model_as_by_the_tra
     run = range(3, 3 + len(patches) // 4)
     ids = torch.randint(0, 490, (run.stop + 9,))
     starts = torch.tensor([0, len(ids)], dtype=torch.int32)
-    seen = Seen(patches, places, torch.tensor([0, len(patches)], dtype=torch.int32), len(patches), torch.tensor(run))
+    seen = Seen(patches, places, torch.tensor([0, len(patches)], dtype=torch.int32), torch.tensor(run), len(patches))
     hidden, _ = model(ids, torch.arange(len(ids)), starts, len(ids), seen)
     vectors = decoder.vision(read_image(png(image), config.vision, default_rule(config.vision)))
     inputs = ModelInputs.build(

@@ -50,7 +50,7 @@ SHAPE = Shape(
     swiglu_limit=7.0,
     norm_eps=1e-6,
 )
-STEPS = 400
+STEPS = 150
 PICTURES = 48
 """In a step."""
 
