@@ -31,6 +31,7 @@ from m3agent.fix.report import build_report, evidence_text
 from m3agent.fix.request import CHOSEN, SETTLED, FixRequest
 from m3agent.fix.review import Review, review
 from m3agent.fix.search import Search
+from m3agent.fix.seen import read_picture, reads_first, with_read
 from m3agent.fix.suite import FIRST_LIMIT_S, Suite
 from m3agent.fix.verify import Evidence, verify
 from m3agent.fix.worktree import WorkTree, open_worktree
@@ -273,6 +274,9 @@ class Fix:
 
     async def _repair(self, model: LanguageModel, worktree: WorkTree, suite: Suite) -> None:
         assert self.baseline is not None, "it comes first"
+        looks = not reads_first(model.info)
+        if not looks:
+            await self._read_pictures(model)
         if self.strategy == "agent":
             options = Options(
                 max_tokens=self.settings.max_tokens, temperature=self.settings.temperature, seed=self.request.seed
@@ -288,7 +292,7 @@ class Fix:
                 options,
                 self.request.mode,
                 self.settings.rules,
-                pictures=self.request.pictures,
+                pictures=self.request.pictures if looks else (),
                 watch=self.watch,
             )
             return
@@ -304,12 +308,20 @@ class Fix:
             seed=self.request.seed,
         )
         try:
-            result = await search.run(self.issue, parts_for(self._seen, model.info))
+            result = await search.run(self.issue, parts_for(self._seen, model.info) if looks else ())
         finally:
             self.tried = search.tried
         start = self._phase("verify", "the whole suite, and the targets without the change")
         self.evidence = await verify(worktree, suite, self.baseline, result.after)
         self._phase_ended("verify", self.evidence.reason or "undoing the change makes the tests fail again", start)
+
+    async def _read_pictures(self, model: LanguageModel) -> None:
+        """Let nano read the issue's pictures; what it read belongs to the issue from now on."""
+        for picture, part in zip(self.request.pictures, parts_for(self.request.pictures, model.info), strict=True):
+            text = await read_picture(model, part)
+            found = f"read from the picture: {text.replace(chr(10), ' at ')}" if text else "nothing could be read"
+            self.sink(Notice(text=f"{picture.name}: {found}"))
+            self.issue = with_read(self.issue, text)
 
     def _what_is_proven(self) -> str:
         """One sentence, else raises Ended. What is flaky is not counted: it passes and fails by itself."""
