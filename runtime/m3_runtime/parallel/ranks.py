@@ -183,10 +183,11 @@ class Ranks:
 def _new_store() -> tuple[Path, Callable[[], None]]:
     """An empty file that all ranks can open, and what removes it.
 
-    On Linux it is in memory alone: nothing stays behind, even if this process is killed.
+    On Linux it is in memory alone: nothing stays behind, even if this process is killed. There it is never closed:
+    torch reads and writes it by this path once more when it forgets the group, which may be long after, and the path of
+    a closed file is soon that of another one.
     """
     if sys.platform == "linux":
-        number = os.memfd_create("m3-ranks")
-        return Path(f"/proc/{os.getpid()}/fd/{number}"), functools.partial(os.close, number)
+        return Path(f"/proc/{os.getpid()}/fd/{os.memfd_create('m3-ranks')}"), lambda: None
     folder = Path(tempfile.mkdtemp(prefix="m3-ranks-"))
     return folder / "store", functools.partial(shutil.rmtree, folder, ignore_errors=True)

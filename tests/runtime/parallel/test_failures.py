@@ -178,6 +178,20 @@ def test_a_killed_rank_0_leaves_neither_files_nor_ranks(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*m3*"))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ranks meet in a folder")
+def test_where_ranks_met_is_never_another_file() -> None:
+    """torch reads and writes the store by its path once more when it forgets the group, at any time after the end."""
+    ranks = Ranks.start(2, device="cpu")
+    store = ranks._store
+    ranks.close()
+    others = [os.open(os.devnull, os.O_RDWR) for _ in range(50)]
+    try:
+        assert os.readlink(store).startswith("/memfd:m3-ranks")
+    finally:
+        for other in others:
+            os.close(other)
+
+
 @pytest.mark.slow
 def test_rank_0_without_memory_ends_the_others(tiny: Path) -> None:
     ordeal = Ordeal(tiny)
