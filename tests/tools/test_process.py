@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from m3_tools.base import ToolContext, ToolError, ToolResult
 from m3_tools.output import Output, clean
-from m3_tools.process import ProcessResult, child_environment, run_process
+from m3_tools.process import TOKEN, ProcessResult, child_environment, kill_tree, run_process
 from m3_tools.shell import ShellTool
 
 Call = Callable[..., ToolResult]
@@ -75,10 +77,35 @@ def test_nothing_is_left_running(tmp_path: Path, name: str) -> None:
 def test_a_chain_of_forks_is_followed_to_its_end(tmp_path: Path, forks: int) -> None:
     """Each process lives for a moment only, so that a look at all processes can meet none of them."""
     code = f"import os\nfor _ in range({forks}):\n if os.fork(): os._exit(0)\n os.setsid()\n"
-    code += 'os.execvp("sleep", ["sleep", "7301.25"])'
+    marker = f"{7000 + forks}.{os.getpid()}"
+    code += f'os.execvp("sleep", ["sleep", "{marker}"])'
     for _ in range(3):
         run(f"python3 -c '{code}'", tmp_path)
-        assert sleepers("7301.25") == []
+        assert sleepers(marker) == []
+
+
+def test_a_process_in_the_middle_of_an_exec_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows no environment then, belongs to no session of the command, and its parent may be gone."""
+    read = psutil.Process.environ
+    looks = [0]
+
+    def at_first_none(process: psutil.Process) -> dict[str, str]:
+        if process.pid != orphan:
+            return read(process)
+        looks[0] += 1
+        return {} if looks[0] < 4 else read(process)
+
+    token = "of-a-test"
+    code = "import os\nif os.fork(): os._exit(0)\nos.setsid()\nprint(os.getpid(), flush=True)\n"
+    code += f'os.execvp("sleep", ["sleep", "7002.{os.getpid()}"])'
+    environment = {**os.environ, TOKEN: token}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        orphan = int(started.stdout.readline())
+        monkeypatch.setattr(psutil.Process, "environ", at_first_none)
+        kill_tree(-1, token)
+    assert looks[0] > 3
+    assert sleepers(f"7002.{os.getpid()}") == []
 
 
 def test_it_returns_when_the_shell_exits_though_a_child_holds_the_pipe(tmp_path: Path) -> None:

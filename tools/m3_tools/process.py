@@ -37,6 +37,10 @@ _MUCH_BYTES, _REST_S = 4 << 20, 0.002
 """A program that has printed so much, unwatched, is read with rests: it keeps the processor. Less is faster without."""
 _KILL_ROUNDS = 50
 _MOST_LOOKS = 20
+_KERNEL = 2
+"""The parent of the kernel's threads, which have no environment."""
+_YOUNG_S = 5.0
+"""A process of less age may be in the middle of an exec, where it shows no environment."""
 _EDITORS = ("EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "HGEDITOR", "SVN_EDITOR")
 _QUIET = {
     **dict.fromkeys(
@@ -258,28 +262,38 @@ def kill_tree(pid: int, token: str) -> None:
 
 
 def _members(pid: int, token: str) -> list[psutil.Process]:
-    """The tree, looked for again while processes come: one that forks and ends just then is missed by a single look.
+    """The tree, looked for again while processes come or become others: one that forks and ends just then is missed by
+    a single look.
 
     A chain of forks can be missed by several. The end is for a machine on which others never cease to start.
     """
     found: list[psutil.Process] = []
     for _ in range(_MOST_LOOKS):
         before = set(psutil.pids())
-        found = _tree(pid, token)
-        if found or set(psutil.pids()) <= before:
+        found, is_sure = _look(pid, token)
+        if found or (is_sure and set(psutil.pids()) <= before):
             break
     return found
 
 
 def _tree(pid: int, token: str) -> list[psutil.Process]:
-    """Every live process that the command started: of its session, descended from it, or carrying its token."""
+    return _look(pid, token)[0]
+
+
+def _look(pid: int, token: str) -> tuple[list[psutil.Process], bool]:
+    """Every live process that the command started: of its session, descended from it, or carrying its token; and
+    whether every process told what it carries.
+    """
     found: dict[int, psutil.Process] = {}
     children: dict[int, list[int]] = {}
+    is_sure = True
     for process, parent in _processes():
         children.setdefault(parent, []).append(process.pid)
         with contextlib.suppress(psutil.Error, OSError):
-            if os.getsid(process.pid) == pid or process.environ().get(TOKEN) == token:
+            if os.getsid(process.pid) == pid or (environment := process.environ()).get(TOKEN) == token:
                 found[process.pid] = process
+            elif not environment and parent != _KERNEL and time.time() - process.create_time() < _YOUNG_S:
+                is_sure = False
     pending = [pid, *found]
     while pending:
         for child in children.get(pending.pop(), []):
@@ -287,7 +301,7 @@ def _tree(pid: int, token: str) -> list[psutil.Process]:
                 with contextlib.suppress(psutil.Error):
                     found[child] = psutil.Process(child)
                     pending.append(child)
-    return list(found.values())
+    return list(found.values()), is_sure
 
 
 def _processes() -> Iterator[tuple[psutil.Process, int]]:

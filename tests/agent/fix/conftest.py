@@ -46,17 +46,20 @@ Edit = tuple[str, str, str, float]
 class ProposingModel:
     """Answers as the embedded model would: a call of the tool that it is asked for, from chosen rankings.
 
-    `reads` is a list of (path, symbol, score), `edits` maps a symbol to its edits, best first.
+    `reads` is a list of (path, symbol, score), `edits` maps a symbol to its edits, best first. One that `sees` takes
+    pictures.
     """
 
-    def __init__(self, reads: Sequence[tuple[str, str, float]], edits: Mapping[str, Sequence[Edit]]):
-        self.reads, self.edits = reads, edits
+    def __init__(
+        self, reads: Sequence[tuple[str, str, float]], edits: Mapping[str, Sequence[Edit]], *, sees: bool = False
+    ):
+        self.reads, self.edits, self.sees = reads, edits, sees
         self.asked: list[tuple[tuple[Message, ...], Options]] = []
         self.closed = 0
 
     @property
     def info(self) -> ModelInfo:
-        return ModelInfo(name="proposing double", context_tokens=4096, is_nano=True)
+        return ModelInfo(name="proposing double", context_tokens=4096, is_nano=True, reads_images=self.sees)
 
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], options: Options

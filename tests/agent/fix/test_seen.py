@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from m3agent.events import Notice
 from m3agent.exits import Exit
 from m3agent.fix.seen import MAX_CHARS, read_picture
 from m3agent.images import image_part, read_images
-from m3agent.llm.protocol import ModelInfo
 from m3agent.llm.scripted import ScriptedModel
 from m3agent.messages import ImagePart, Message, TextPart
 
@@ -62,12 +60,7 @@ def test_an_endless_answer_is_cut(picture: Path) -> None:
 
 @pytest.mark.parametrize("sees", [True, False])
 def test_nano_repairs_with_what_it_read(shop: Path, fix: Run, proposing: Any, picture: Path, sees: bool) -> None:
-    class Seeing(proposing):  # type: ignore[misc]
-        @property
-        def info(self) -> ModelInfo:
-            return dataclasses.replace(super().info, reads_images=sees)
-
-    model = Seeing(READ, RIGHT)
+    model = proposing(READ, RIGHT, sees=sees)
     result = asyncio.run(fix(shop, model, pictures=read_images([picture])))
     assert result.code == Exit.OK, result.summary
     notices = [event.text for event in result.events.events if isinstance(event, Notice)]
