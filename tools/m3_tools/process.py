@@ -241,7 +241,7 @@ class _Pipe:
 
 async def _terminate(process: asyncio.subprocess.Process, token: str) -> None:
     """Ask the whole tree to end and give it a moment."""
-    for member in _tree(process.pid, token):
+    for member in _look(process.pid, token)[0]:
         with contextlib.suppress(psutil.Error):
             member.send_signal(signal.SIGTERM)
     with contextlib.suppress(TimeoutError):
@@ -274,10 +274,6 @@ def _members(pid: int, token: str) -> list[psutil.Process]:
         if found or (is_sure and set(psutil.pids()) <= before):
             break
     return found
-
-
-def _tree(pid: int, token: str) -> list[psutil.Process]:
-    return _look(pid, token)[0]
 
 
 def _look(pid: int, token: str) -> tuple[list[psutil.Process], bool]:
